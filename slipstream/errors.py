@@ -1,0 +1,43 @@
+"""Errors a user can cause or meet. Each message says what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class SlipstreamError(Exception):
+    """Base of everything Slipstream raises on purpose; the command line prints it as one line, exit code 2."""
+
+
+class ModelError(SlipstreamError):
+    """The model could not be read, prepared or imported."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model is valid but uses something TVM cannot import."""
+
+
+class ShapeError(ModelError):
+    """An input's shape is unknown, impossible or was given wrongly."""
+
+
+class TargetError(SlipstreamError):
+    """The target is unknown or this machine cannot build for it."""
+
+
+class BuildError(SlipstreamError):
+    """The compiler failed on a prepared model."""
+
+
+class VerificationError(SlipstreamError):
+    """The compiled model does not compute what the reference computes."""
+
+
+class ArtifactError(SlipstreamError):
+    """An artifact directory is missing, damaged, foreign or not writable."""
+
+
+class InputError(SlipstreamError):
+    """A compiled model was called with arguments it does not take."""
+
+
+class MissingDependencyError(SlipstreamError):
+    """An optional package is needed and not installed."""
