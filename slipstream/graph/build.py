@@ -1,0 +1,109 @@
+"""Applying programs to a prepared module, packing weights for them, and building it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax import transform
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from slipstream.errors import BuildError
+from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.fold import fold_constants
+from slipstream.graph.relax_walk import map_prim_funcs
+from slipstream.target import Target
+
+Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
+
+# A scalar is part of the code; anything larger is a weight and lives in its own file.
+_LARGEST_SCALAR = 16
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """Compiled code whose `main` takes the model's inputs and then `weights`."""
+
+    executable: Any
+    weights: list[np.ndarray[Any, Any]]
+
+
+def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = None) -> tvm.IRModule:
+    """Replace each operator by its scheduled form (`program`, or the default) and pack its weights to match."""
+    with target.tvm:
+        scheduled = map_prim_funcs(mod, program or (lambda func: schedule_default(func, target)))
+        return fold_constants(transform.SplitLayoutRewritePreproc()(scheduled), target)
+
+
+def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
+    """Compile a module whose operators are scheduled."""
+    mod, weights = _separate_weights(mod)
+    try:
+        executable = tvm.compile(mod, target=target.tvm, relax_pipeline=_lowering())
+    except (tvm.error.InternalError, ValueError, RuntimeError) as error:
+        raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
+    return BuiltModel(executable, weights)
+
+
+def _lowering() -> Any:
+    """From scheduled operators to the virtual machine's code; no pass that would fuse or schedule again."""
+    return tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            transform.LegalizeOps(),
+            transform.RewriteDataflowReshape(),
+            transform.ToNonDataflow(),
+            transform.RemovePurityChecking(),
+            transform.CallTIRRewrite(),
+            transform.StaticPlanBlockMemory(),
+            transform.LowerAllocTensor(),
+            transform.KillAfterLastUse(),
+            transform.LowerRuntimeBuiltin(),
+            transform.ComputePrimValue(),
+            transform.VMShapeLower(),
+            transform.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def _separate_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray[Any, Any]]]:
+    """Make the constants of `main` its trailing parameters, each distinct one once."""
+    main = mod["main"]
+    collect = _WeightsToParameters()
+    body = collect.visit_expr(main.body)
+    attributes = main.attrs
+    lifted = relax.Function([*main.params, *collect.parameters], body, main.ret_ty, main.is_pure, attributes)
+    functions = dict(mod.functions.items())
+    functions[mod.get_global_var("main")] = lifted
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos), collect.weights
+
+
+@mutator
+class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters: list[Any] = []
+        self.weights: list[np.ndarray[Any, Any]] = []
+        self.seen: dict[Any, Any] = {}
+
+    def visit_generic_const_(self, op: Any) -> Any:
+        if not isinstance(op.value, tvm.runtime.Tensor):
+            return op
+        array = op.value.numpy()
+        if array.nbytes <= _LARGEST_SCALAR:
+            return op
+        key = (op.value.data_ptr() if hasattr(op.value, "data_ptr") else id(op.value), str(op.ty))
+        if key not in self.seen:
+            self.seen[key] = relax.Var(f"weight_{len(self.weights)}", op.ty)
+            self.parameters.append(self.seen[key])
+            self.weights.append(array)
+        return self.seen[key]
+
+
+def _last_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,133 @@
+"""What a model is compiled for: this CPU, or a named older one of the same architecture."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import TargetError
+
+# LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
+_CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
+_VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU to generate code for. `features` are the vector extensions that code may use."""
+
+    architecture: str
+    cpu: str
+    features: tuple[str, ...]
+    disabled: tuple[str, ...]
+    threads: int
+
+    @cached_property
+    def tvm(self) -> Any:
+        """The same as a TVM target."""
+        import tvm
+
+        config: dict[str, Any] = {
+            "kind": "llvm",
+            "mtriple": f"{self.architecture}-linux-gnu",
+            "mcpu": self.cpu,
+            "num-cores": self.threads,
+        }
+        if self.disabled:
+            config["mattr"] = [f"-{name}" for name in self.disabled]
+        return tvm.target.Target(config)
+
+    @property
+    def vector_lanes(self) -> int:
+        """32-bit lanes of one vector register."""
+        if "avx512f" in self.features:
+            return 16
+        return 8 if "avx2" in self.features else 28
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+        return 16 if self.architecture == "x86_64" and "avx512f" not in self.features else 32
+
+    def __str__(self) -> str:
+        return f"{self.cpu} ({self.architecture}), {self.threads} threads"
+
+
+def resolve_target(spec: str = "cpu", threads: int | None = None) -> Target:
+    """`cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine."""
+    kind, _, name = spec.partition(":")
+    if kind != "cpu":
+        raise TargetError(
+            f"unknown target {spec!r}: use 'cpu' for this machine or 'cpu:NAME' for another CPU"
+        )
+    if threads is None:
+        threads = available_cores()
+    elif threads < 1:
+        raise TargetError(f"a target needs at least one thread, not {threads}")
+    return _cpu_target(name, threads)
+
+
+@cache
+def _cpu_target(name: str, threads: int) -> Target:
+    from tvm.target import Target as TvmTarget
+    from tvm.target import codegen
+
+    architecture = platform.machine()
+    bare = TvmTarget({"kind": "llvm", "mtriple": f"{architecture}-linux-gnu"})
+    known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(bare)]
+    cpu = name or str(codegen.llvm_get_system_cpu())
+    if cpu not in known:
+        near = difflib.get_close_matches(cpu, known, n=1)
+        hint = f": did you mean 'cpu:{near[0]}'?" if near else "; 'cpu' alone is this machine"
+        raise TargetError(f"unknown target 'cpu:{cpu}' for {architecture}{hint}")
+    with_cpu = TvmTarget({"kind": "llvm", "mtriple": f"{architecture}-linux-gnu", "mcpu": cpu})
+    named = sorted(str(f) for f in codegen.llvm_get_cpu_features(with_cpu) if _is_vector(str(f)))
+    # A virtual machine may hide features its CPU's name promises: code using them would die with SIGILL.
+    missing = tuple(lacking_features(named))
+    if name and missing:
+        raise TargetError(
+            f"this machine lacks {', '.join(missing)}, so code for 'cpu:{cpu}' could not be verified here: "
+            f"choose an older CPU, or compile on such a machine"
+        )
+    features = tuple(f for f in named if f not in missing)
+    return Target(architecture, cpu, features, disabled=missing, threads=threads)
+
+
+def lacking_features(features: Iterable[str]) -> list[str]:
+    """Those of `features` that this machine does not have."""
+    return [f for f in features if _squash(f) not in host_features()]
+
+
+def _is_vector(feature: str) -> bool:
+    return feature.startswith(_VECTOR_FEATURES)
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """Features this machine really has, in LLVM's spelling less its punctuation."""
+    words = _cpuinfo_words()
+    renamed = {name for name, word in _CPUINFO_NAMES.items() if word in words}
+    return frozenset({_squash(word) for word in words} | renamed)
+
+
+def _cpuinfo_words() -> set[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _squash(word: str) -> str:
+    return word.replace("_", "").replace("-", "").replace(".", "")
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0))
