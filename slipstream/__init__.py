@@ -1,0 +1,33 @@
+"""Slipstream: a trained model goes in, a compiled, verified, faster one comes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slipstream.errors import SlipstreamError
+
+if TYPE_CHECKING:
+    from slipstream.artifact.compile import CompileResult, compile
+    from slipstream.artifact.loaded import CompiledModel, load
+    from slipstream.frontends import Model, load_model
+
+__version__ = "0.1.0"
+__all__ = ["CompileResult", "CompiledModel", "Model", "SlipstreamError", "compile", "load", "load_model"]
+
+_HOMES = {
+    "CompileResult": "slipstream.artifact.compile",
+    "CompiledModel": "slipstream.artifact.loaded",
+    "Model": "slipstream.frontends",
+    "compile": "slipstream.artifact.compile",
+    "load": "slipstream.artifact.loaded",
+    "load_model": "slipstream.frontends",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `slipstream --help` does not wait for NumPy and TVM."""
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'slipstream' has no attribute {name!r}")

@@ -1,0 +1,68 @@
+"""Everything a model can come from → `Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import ModelError
+from slipstream.frontends.inputs import TensorSpec, random_inputs
+from slipstream.frontends.model import Model, Reference
+
+__all__ = ["Model", "Reference", "TensorSpec", "load_model", "random_inputs"]
+
+_ZOO = "zoo:"
+
+
+def load_model(
+    model: Any,
+    *,
+    example_inputs: Sequence[Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> Model:
+    """Read and import a model.
+
+    `model` is a path to an ONNX file or a saved `.pt2`, a zoo name (`zoo:resnet18`), an `onnx.ModelProto`, a
+    `torch.export.ExportedProgram`, or a `torch.nn.Module` together with `example_inputs`. `shapes` fixes
+    dynamic inputs, `constants` turns inputs such as a sample rate into constants; both are for ONNX.
+    """
+    if isinstance(model, str) and model.startswith(_ZOO):
+        return _load_zoo(model, shapes, constants)
+    if isinstance(model, str | Path):
+        return _load_file(Path(model), shapes, constants)
+    kind = type(model).__module__.partition(".")[0]
+    if kind == "onnx":
+        from slipstream.frontends.onnx_import import load_onnx
+
+        name = model.graph.name or "model"
+        return load_onnx(model, name=name, source="memory", shapes=shapes, constants=constants)
+    from slipstream.frontends import torch_export
+
+    if shapes or constants:
+        raise ModelError("shapes and constants are for ONNX models: a PyTorch model takes them from its inputs")
+    return torch_export.load_torch(model, example_inputs)
+
+
+def _load_zoo(spec: str, shapes: Mapping[str, Sequence[int]] | None, constants: Any) -> Model:
+    from slipstream.frontends import zoo
+    from slipstream.frontends.onnx_import import load_onnx
+
+    name = spec.removeprefix(_ZOO)
+    return load_onnx(zoo.build(name), name=name, source=spec, shapes=shapes, constants=constants)
+
+
+def _load_file(path: Path, shapes: Mapping[str, Sequence[int]] | None, constants: Any) -> Model:
+    if not path.exists():
+        raise ModelError(f"there is no file {path}: give an ONNX file, a .pt2, or a zoo name such as zoo:resnet18")
+    if path.is_dir():
+        raise ModelError(f"{path} is a directory: give the model file inside it")
+    source = str(path.absolute())
+    if path.suffix == ".pt2":
+        from slipstream.frontends import torch_export
+
+        return torch_export.load_pt2(path)
+    from slipstream.frontends.onnx_import import load_onnx
+
+    return load_onnx(path, name=path.stem, source=source, shapes=shapes, constants=constants)

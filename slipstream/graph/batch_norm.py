@@ -1,7 +1,8 @@
-"""Inference-time batch norm as one multiply and one add.
+"""Inference-time batch norm, folded into the convolution before it, or one multiply and one add.
 
-y = gamma * (x - mean) / sqrt(var + eps) + beta = x * scale + shift
-scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (computed now, in float64)
+    y = gamma * (x - mean) / sqrt(var + eps) + beta = x * scale + shift
+    scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (computed now, in float64)
+    (conv(x, W) + b) * scale + shift = conv(x, W * scale) + (b * scale + shift)
 """
 
 from __future__ import annotations
@@ -13,28 +14,58 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import TupleGetItemPattern, is_const, is_op, rewrite_call, wildcard
 
+Array = np.ndarray[Any, Any]
 
-def batch_norm_to_scale_and_shift(mod: tvm.IRModule) -> tvm.IRModule:
+
+def fold_batch_norm(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite every batch norm with constant statistics in `main`."""
-    data = wildcard()
-    gamma, beta, mean, variance = (is_const() for _ in range(4))
-    batch_norm = is_op("relax.nn.batch_norm")(data, gamma, beta, mean, variance)
-
-    def rewrite(original: Any, matched: Any) -> Any:
-        attributes = matched[batch_norm].attrs
-        x = matched[data]
-        constants = (
-            matched[pattern].value.numpy().astype(np.float64) for pattern in (gamma, beta, mean, variance)
-        )
-        g, b, m, v = constants
-        scale = (g if attributes.scale else 1.0) / np.sqrt(v + attributes.epsilon)
-        shift = (b if attributes.center else 0.0) - m * scale
-        broadcast = [1] * len(x.ty.shape)
-        broadcast[int(attributes.axis)] = -1
-        dtype = str(x.ty.dtype)
-        scaled = relax.op.multiply(x, relax.const(scale.reshape(broadcast).astype(dtype)))
-        return relax.op.add(scaled, relax.const(shift.reshape(broadcast).astype(dtype)))
-
     mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    mod["main"] = rewrite_call(TupleGetItemPattern(batch_norm, 0), rewrite, mod["main"])
+    main = mod["main"]
+    for with_conv, with_bias in ((True, True), (True, False), (False, False)):
+        main = _rewrite(main, with_conv, with_bias)
+    mod["main"] = main
     return relax.transform.DeadCodeElimination()(mod)
+
+
+def _rewrite(main: relax.Function, with_conv: bool, with_bias: bool) -> relax.Function:
+    data, weight, bias = wildcard(), is_const(), is_const()
+    conv = is_op("relax.nn.conv2d")(data, weight)
+    normalised = (is_op("relax.add")(conv, bias) if with_bias else conv) if with_conv else data
+    statistics = [is_const() for _ in range(4)]
+    batch_norm = is_op("relax.nn.batch_norm")(normalised, *statistics)
+
+    def fold(original: Any, matched: Any) -> Any:
+        attributes = matched[batch_norm].attrs
+        scale, shift = _scale_and_shift([_value(matched[pattern]) for pattern in statistics], attributes)
+        x = matched[data]
+        if not with_conv:
+            axes = [1] * len(x.ty.shape)
+            axes[int(attributes.axis)] = -1
+            return relax.op.add(relax.op.multiply(x, _constant(scale.reshape(axes), x)), _constant(shift.reshape(axes), x))
+        call = matched[conv]
+        if call.attrs.kernel_layout != "OIHW" or int(attributes.axis) != 1:
+            return original
+        if with_bias:
+            offset = _value(matched[bias])
+            if offset.size not in (1, scale.size):
+                return original
+            shift = offset.reshape(-1) * scale + shift
+        scaled = _constant(_value(matched[weight]) * scale.reshape(-1, 1, 1, 1), x)
+        return relax.op.add(relax.Call(call.op, [x, scaled], call.attrs), _constant(shift.reshape(1, -1, 1, 1), x))
+
+    return rewrite_call(TupleGetItemPattern(batch_norm, 0), fold, main)
+
+
+def _scale_and_shift(statistics: list[Array], attributes: Any) -> tuple[Array, Array]:
+    gamma, beta, mean, variance = statistics
+    scale = (gamma if attributes.scale else 1.0) / np.sqrt(variance + attributes.epsilon)
+    return scale, (beta if attributes.center else 0.0) - mean * scale
+
+
+def _value(constant: Any) -> Array:
+    value: Array = constant.value.numpy().astype(np.float64)
+    return value
+
+
+def _constant(value: Array, like: Any) -> Any:
+    return relax.const(value.astype(str(like.ty.dtype)))

@@ -26,14 +26,14 @@ _LARGEST_SCALAR = 16
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Compiled code whose `main` takes the model's inputs and then `weights`."""
+    """Compiled code whose `main` takes the model's inputs and then one tuple: `weights`."""
 
     executable: Any
     weights: list[np.ndarray[Any, Any]]
 
 
 def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = None) -> tvm.IRModule:
-    """Replace each operator by its scheduled form (`program`, or the default) and pack its weights to match."""
+    """Replace each operator by its scheduled form (by default, the default) and pack its weights to match."""
     with target.tvm:
         scheduled = map_prim_funcs(mod, program or (lambda func: schedule_default(func, target)))
         return fold_constants(transform.SplitLayoutRewritePreproc()(scheduled), target)
@@ -72,15 +72,15 @@ def _lowering() -> Any:
 
 
 def _separate_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray[Any, Any]]]:
-    """Make the constants of `main` its trailing parameters, each distinct one once."""
+    """Move the constants of `main` into one tuple that is its last parameter, each distinct one once."""
     main = mod["main"]
     collect = _WeightsToParameters()
     body = collect.visit_expr(main.body)
-    attributes = main.attrs
-    lifted = relax.Function([*main.params, *collect.parameters], body, main.ret_ty, main.is_pure, attributes)
+    lifted = relax.Function([*main.params, *collect.parameters], body, main.ret_ty, main.is_pure)
     functions = dict(mod.functions.items())
-    functions[mod.get_global_var("main")] = lifted
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos), collect.weights
+    functions[mod.get_global_var("main")] = lifted.with_attr("num_input", len(main.params))
+    mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return transform.BundleModelParams("weights")(mod), collect.weights
 
 
 @mutator
@@ -94,15 +94,15 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, op: Any) -> Any:
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
-        array = op.value.numpy()
+        array = np.from_dlpack(op.value)
         if array.nbytes <= _LARGEST_SCALAR:
             return op
-        key = (op.value.data_ptr() if hasattr(op.value, "data_ptr") else id(op.value), str(op.ty))
-        if key not in self.seen:
-            self.seen[key] = relax.Var(f"weight_{len(self.weights)}", op.ty)
-            self.parameters.append(self.seen[key])
+        address = (array.ctypes.data, array.shape, str(array.dtype))
+        if address not in self.seen:
+            self.seen[address] = relax.Var(f"weight_{len(self.weights)}", op.ty)
+            self.parameters.append(self.seen[address])
             self.weights.append(array)
-        return self.seen[key]
+        return self.seen[address]
 
 
 def _last_line(error: BaseException) -> str:

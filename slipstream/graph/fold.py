@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from slipstream.graph.default_schedule import schedule_default
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
 from slipstream.target import Target
+from slipstream.threads import use_threads
 
 
 def fold_constants(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -24,6 +25,7 @@ def fold_constants(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     if not foldable:
         return mod
     library = _build(mod, foldable, target)
+    use_threads(target.threads)
     values: dict[Any, Any] = {}
     for binding in foldable:
         values[binding.var] = _evaluate(binding.value, binding.var.ty, values, library)

@@ -14,7 +14,7 @@ import tvm
 from tvm.relax import transform
 
 from slipstream.graph import fast_math
-from slipstream.graph.batch_norm import batch_norm_to_scale_and_shift
+from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.fold import fold_constants
 from slipstream.target import Target
 
@@ -49,7 +49,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "batch norm",
         "fold it into the convolution before it; where there is none, leave one multiply and one add",
-        lambda mod, _: batch_norm_to_scale_and_shift(transform.FoldBatchnormToConv2D()(mod)),
+        lambda mod, _: fold_batch_norm(mod),
     ),
     Pass(
         "decompose",

@@ -1,0 +1,108 @@
+"""Calling compiled code: checked arguments in, named outputs out. Needs TVM's runtime, not the tuner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slipstream.errors import InputError
+from slipstream.frontends.inputs import Array, TensorSpec
+from slipstream.threads import use_threads
+
+
+class Outputs(tuple[Any, ...]):
+    """The results of one call, by position (`out[0]`) or by name (`out["logits"]`)."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, values: Sequence[Any], names: Sequence[str]) -> Outputs:
+        self = super().__new__(cls, values)
+        self.names = tuple(names)
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            if key not in self.names:
+                raise InputError(f"there is no output {key!r}: the outputs are {', '.join(self.names)}")
+            key = self.names.index(key)
+        return super().__getitem__(key)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        return zip(self.names, self, strict=True)
+
+
+class Executor:
+    """Compiled code with its weights; safe to call from several threads, which take turns."""
+
+    def __init__(
+        self,
+        executable: Any,
+        weights: Sequence[Array],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        threads: int | None = None,
+    ) -> None:
+        import tvm
+
+        self.inputs, self.outputs, self.threads = inputs, outputs, threads
+        self._lock = threading.Lock()
+        use_threads(threads)
+        self._weights = tvm.runtime.convert([tvm.runtime.from_dlpack(weight) for weight in weights])
+        self._mapped = list(weights)
+        self._main = tvm.relax.VirtualMachine(executable, tvm.cpu())["main"]
+        self._tensor = tvm.runtime.tensor
+        self._tensor_type = tvm.runtime.Tensor
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
+        """Run on NumPy arrays or DLPack tensors, by position, by keyword, or as one mapping of names.
+
+        NumPy arrays in, NumPy arrays out; other tensors in, tensors that speak DLPack out.
+        """
+        values = self._bind(args, kwargs)
+        for spec, value in zip(self.inputs, values, strict=True):
+            _check(spec, value)
+        tensors = [self._to_device(value) for value in values]
+        with self._lock:
+            use_threads(self.threads)
+            returned = self._main(*tensors, self._weights)
+        results = [returned] if isinstance(returned, self._tensor_type) else list(returned)
+        if all(isinstance(value, np.ndarray) for value in values):
+            results = [result.numpy() for result in results]
+        return Outputs(results, [spec.name for spec in self.outputs])
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
+            args, kwargs = (), dict(args[0])
+        names = [spec.name for spec in self.inputs]
+        expected = ", ".join(map(str, self.inputs)) or "none"
+        if len(args) > len(names):
+            raise InputError(f"{len(args)} inputs were given, the model takes {len(names)}: {expected}")
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise InputError(f"there is no input {name!r}: the model takes {expected}")
+            if name in given:
+                raise InputError(f"input {name!r} was given twice")
+            given[name] = value
+        missing = [str(spec) for spec in self.inputs if spec.name not in given]
+        if missing:
+            raise InputError(f"missing input: {', '.join(missing)}")
+        return [given[name] for name in names]
+
+    def _to_device(self, value: Any) -> Any:
+        # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
+        array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
+        return self._tensor(np.ascontiguousarray(array))
+
+
+def _check(spec: TensorSpec, value: Any) -> None:
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+        raise InputError(f"input {spec.name!r} is a {type(value).__name__}: give a NumPy array or a DLPack tensor")
+    dtype = str(value.dtype).removeprefix("torch.")
+    shape = tuple(int(extent) for extent in value.shape)
+    if dtype != spec.dtype or shape != spec.shape:
+        got = f"{dtype}[{'x'.join(map(str, shape))}]"
+        raise InputError(f"input {spec.name!r} has to be {str(spec).partition(': ')[2]}, not {got}")

@@ -1,0 +1,32 @@
+"""The one form every model takes once it is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from slipstream.frontends.inputs import Array, TensorSpec
+
+
+class Reference(Protocol):
+    """The truth a compiled model is checked against."""
+
+    name: str
+
+    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
+        """For each set of inputs, the outputs in the model's order."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """An imported model: a Relax module whose `main` takes `inputs` and holds its weights as constants."""
+
+    name: str
+    source: str
+    module: Any = field(repr=False)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    fingerprint: str
+    reference: Reference = field(repr=False)
+    options: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,232 @@
+"""Making an ONNX file importable: fix its shapes, fold what is constant, and check that nothing changed.
+
+About half of real files import into TVM as they are; most of the rest do after this. Runs inside
+`onnx_worker`, without TVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
+from slipstream.frontends import onnx_run
+from slipstream.frontends.inputs import TensorSpec, random_inputs
+
+# One protobuf message holds at most 2 GiB; larger models keep their weights beside it.
+_LARGEST_MESSAGE = 1_800_000_000
+# Operators that hand on the integers of an input unchanged, on the way to the table they index.
+_KEEPS_INTEGERS = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice"}
+
+
+def prepare(
+    model: str, workdir: str, shapes: Mapping[str, Sequence[int]], constants: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Job: write `fixed.onnx` (the model with every shape known) and `clean.onnx` (importable) to `workdir`."""
+    proto = _load(Path(model))
+    fingerprint = _fingerprint(proto, shapes, constants)
+    _bind_constants(proto.graph, constants)
+    inputs = _fix_shapes(proto.graph, shapes)
+    fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
+    _save(proto, fixed)
+    outputs = [output.name for output in proto.graph.output]
+    interface = {value.name for value in inputs}
+    del proto
+    onnx_run.session(fixed, save_to=clean)
+    simplified = onnx.load(str(clean))
+    _blank_empty_resize_inputs(simplified.graph)
+    _keep_only_inputs(simplified.graph, interface)
+    _save(simplified, clean)
+    specs = tuple(_spec(value, simplified.graph) for value in inputs)
+    _check_unchanged(fixed, clean, specs)
+    return {
+        "fingerprint": fingerprint,
+        "inputs": [[spec.name, spec.shape, spec.dtype, spec.limit] for spec in specs],
+        "outputs": outputs,
+    }
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty: export the model again")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ModelError(f"{path} is not an ONNX model, or it is truncated: export or copy it again") from error
+    if not proto.graph.node or not proto.opset_import:
+        raise ModelError(f"{path} is not an ONNX model: it holds no graph")
+    try:
+        onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    except Exception as error:
+        raise ModelError(
+            f"the external data of {path} cannot be read ({onnx_run.first_line(error)}): "
+            "keep the weight files beside the model, unchanged"
+        ) from error
+    return proto
+
+
+def _fingerprint(proto: onnx.ModelProto, shapes: Mapping[str, Any], constants: Mapping[str, Any]) -> str:
+    """The same for the same graph, weights and shapes, wherever the weights are kept."""
+    digest = hashlib.blake2b(digest_size=16)
+    weights = [tensor for graph in _graphs(proto.graph) for tensor in graph.initializer]
+    for tensor in weights:
+        digest.update(tensor.name.encode())
+        digest.update(tensor.raw_data if tensor.HasField("raw_data") else tensor.SerializeToString(deterministic=True))
+    skeleton = onnx.GraphProto()
+    for field in ("node", "input", "output"):
+        getattr(skeleton, field).extend(getattr(proto.graph, field))
+    digest.update(skeleton.SerializeToString(deterministic=True))
+    digest.update(repr((sorted(shapes.items()), sorted(constants.items()))).encode())
+    digest.update(repr([(opset.domain, opset.version) for opset in proto.opset_import]).encode())
+    return digest.hexdigest()
+
+
+def _bind_constants(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> None:
+    """Turn inputs such as a sample rate into constants."""
+    inputs = {value.name: value for value in graph.input}
+    for name, number in constants.items():
+        if name not in inputs:
+            raise ShapeError(f"no input is called {name!r}: the inputs are {', '.join(sorted(inputs))}")
+        tensor = inputs[name].type.tensor_type
+        shape = [dim.dim_value or 1 for dim in tensor.shape.dim]
+        array = np.full(shape, number).astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        graph.input.remove(inputs[name])
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+
+
+def _fix_shapes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> list[onnx.ValueInfoProto]:
+    """Give every real input a static shape: the one asked for, its own, or its own with a batch of one."""
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    unknown = [name for name in shapes if name not in {value.name for value in inputs}]
+    if unknown:
+        names = ", ".join(value.name for value in inputs)
+        raise ShapeError(f"--shape names an input {unknown[0]!r} the model does not have: it has {names}")
+    problems = [problem for value in inputs if (problem := _fix_shape(value, shapes.get(value.name)))]
+    if problems:
+        raise ShapeError("; ".join(problems))
+    # Recorded shapes of inner tensors may contradict the new ones; ONNX Runtime infers them afresh.
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return inputs
+
+
+def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str | None:
+    """Fix one input in place; what is wrong with it, if something is."""
+    if not value.type.HasField("tensor_type"):
+        kind = value.type.WhichOneof("value")
+        raise UnsupportedModelError(f"input {value.name!r} is a {kind}: only tensors can be compiled")
+    tensor = value.type.tensor_type
+    if tensor.elem_type == onnx.TensorProto.STRING:
+        raise UnsupportedModelError(f"input {value.name!r} holds strings: only numbers can be compiled")
+    if wanted is not None:
+        return _impose(value.name, tensor, wanted)
+    if not tensor.HasField("shape"):
+        return f"input {value.name!r} has no shape: give one, for example --shape {value.name}=1x3x224x224"
+    dims = tensor.shape.dim
+    dynamic = [axis for axis, dim in enumerate(dims) if dim.dim_value <= 0]
+    if dynamic == [0]:
+        dims[0].Clear()
+        dims[0].dim_value = 1
+        return None
+    if not dynamic:
+        return None
+    example = "x".join("1" if axis == 0 and axis in dynamic else str(dim.dim_value or "?") for axis, dim in enumerate(dims))
+    axes = ", ".join(f"{axis} ({dims[axis].dim_param or 'unnamed'})" for axis in dynamic)
+    return f"input {value.name!r} is dynamic in axis {axes}: say --shape {value.name}={example} with numbers for '?'"
+
+
+def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
+    if tensor.HasField("shape"):
+        own = [dim.dim_value for dim in tensor.shape.dim]
+        shown = "x".join(str(extent) if extent > 0 else "?" for extent in own)
+        asked = "x".join(map(str, wanted))
+        if len(own) != len(wanted):
+            return f"--shape {name}={asked} has {len(wanted)} axes, but input {name!r} has {len(own)} ({shown})"
+        clash = [axis for axis, extent in enumerate(own) if extent > 0 and extent != wanted[axis]]
+        if clash:
+            return f"--shape {name}={asked} contradicts input {name!r} ({shown}) in axis {clash[0]}"
+    del tensor.shape.dim[:]
+    tensor.shape.SetInParent()
+    for extent in wanted:
+        tensor.shape.dim.add().dim_value = extent
+    return None
+
+
+def _blank_empty_resize_inputs(graph: onnx.GraphProto) -> None:
+    """A Resize that names an empty `scales` beside `sizes` confuses the importer: leave the input out."""
+    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    for node in graph.node:
+        if node.op_type == "Resize":
+            for position, name in enumerate(node.input):
+                if name in empty:
+                    node.input[position] = ""
+
+
+def _keep_only_inputs(graph: onnx.GraphProto, interface: set[str]) -> None:
+    """Weights that were listed as inputs (before IR version 4) are not inputs once folded."""
+    for value in list(graph.input):
+        if value.name not in interface:
+            graph.input.remove(value)
+
+
+def _spec(value: onnx.ValueInfoProto, graph: onnx.GraphProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return TensorSpec(value.name, shape, onnx_run.dtype_of(tensor.elem_type), _index_limit(value.name, graph))
+
+
+def _index_limit(name: str, graph: onnx.GraphProto) -> int | None:
+    """Rows of the smallest table that the input indexes: token ids have to stay below it."""
+    rows = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    aliases, limits = {name}, []
+    for node in graph.node:
+        if node.op_type in _KEEPS_INTEGERS and node.input and node.input[0] in aliases:
+            aliases.update(node.output)
+        if node.op_type == "Gather" and node.input[1] in aliases and node.input[0] in rows:
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            limits.append(rows[node.input[0]][axis])
+    return min(limits, default=None)
+
+
+def _check_unchanged(fixed: Path, clean: Path, specs: tuple[TensorSpec, ...]) -> None:
+    feeds = random_inputs(specs, np.random.default_rng(0))
+    before = onnx_run.run(onnx_run.session(fixed, optimise=False), feeds)
+    after = onnx_run.run(onnx_run.session(clean, optimise=False), feeds)
+    for expected, actual in zip(before, after, strict=True):
+        if expected.shape != actual.shape or not _close(expected, actual):
+            raise ModelError(
+                "simplifying the model changed what it computes (an ONNX Runtime bug): "
+                "export it with another opset, or simplify it yourself, for example with onnxslim"
+            )
+
+
+def _close(expected: onnx_run.Array, actual: onnx_run.Array) -> bool:
+    if expected.dtype.kind not in "fV":
+        return bool(np.array_equal(expected, actual))
+    e, a = expected.astype(np.float64), actual.astype(np.float64)
+    scale = np.abs(e[np.isfinite(e)]).max(initial=0.0)
+    loose = 1e-2 if expected.dtype.itemsize < 4 else 1e-3
+    return bool(np.allclose(e, a, rtol=loose, atol=loose * scale, equal_nan=True))
+
+
+def _save(proto: onnx.ModelProto, path: Path) -> None:
+    large = proto.ByteSize() > _LARGEST_MESSAGE
+    onnx.save(proto, str(path), save_as_external_data=large, location=f"{path.name}.data" if large else None)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and every graph inside its control flow."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
+                yield from _graphs(inner)

@@ -1,0 +1,196 @@
+"""ONNX files and messages → `Model`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from slipstream.errors import ModelError, UnsupportedModelError
+from slipstream.frontends import sandbox
+from slipstream.frontends.inputs import Array, TensorSpec
+from slipstream.frontends.model import Model
+
+_STANDARD_DOMAINS = ("", "ai.onnx")
+# What the importer says when a shape is still computed at run time, none of which names the cause.
+_SHAPE_PUZZLES = ("to be Shape", "ShapeExpr", "'PrimType'", "emit_te now only supports", "static shape", "IntImm")
+
+
+class OnnxReference:
+    """The model with its shapes fixed, run by ONNX Runtime in the sandbox."""
+
+    name = "onnxruntime"
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="slipstream-")
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._directory.name)
+
+    @property
+    def path(self) -> Path:
+        """The model as it was given, but for its shapes."""
+        return self.directory / "fixed.onnx"
+
+    @property
+    def clean_path(self) -> Path:
+        """The same, simplified: what TVM imports."""
+        return self.directory / "clean.onnx"
+
+    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
+        with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
+            given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
+            returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
+            for path, feed in zip(given, feeds, strict=True):
+                np.savez(path, **feed)  # type: ignore[arg-type]  # names are free, the stub thinks otherwise
+            sandbox.call("run", model=str(self.path), feeds=given, results=returned)
+            return [_read_positional(path) for path in returned]
+
+
+def _read_positional(path: str) -> list[Array]:
+    with np.load(path) as archive:
+        return [archive[f"arr_{i}"] for i in range(len(archive.files))]
+
+
+def load_onnx(
+    model: Path | onnx.ModelProto,
+    *,
+    name: str,
+    source: str,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> Model:
+    """Clean the model in the sandbox, then import it. See `slipstream.frontends.load_model`."""
+    shapes, constants = dict(shapes or {}), dict(constants or {})
+    reference = OnnxReference()
+    path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx")
+    del model
+    try:
+        prepared = sandbox.call(
+            "prepare", model=str(path), workdir=str(reference.directory), shapes=shapes, constants=constants
+        )
+    except ModelError as error:
+        if type(error) is ModelError and "ONNX Runtime" in str(error):
+            _explain_by_operators(path, error)
+        raise
+    finally:
+        if path.parent == reference.directory:
+            path.unlink()
+    clean = onnx.load(str(reference.clean_path))
+    _refuse_unsupported(clean)
+    module = _import(clean)
+    return Model(
+        name=name,
+        source=source,
+        module=module,
+        inputs=tuple(TensorSpec(n, tuple(shape), dtype, limit) for n, shape, dtype, limit in prepared["inputs"]),
+        outputs=_outputs(module, prepared["outputs"]),
+        fingerprint=prepared["fingerprint"],
+        reference=reference,
+        options={"shapes": shapes, "constants": constants},
+    )
+
+
+def _write(model: onnx.ModelProto, path: Path) -> Path:
+    try:
+        path.write_bytes(model.SerializeToString())
+    except Exception as error:
+        raise ModelError(f"the ONNX model cannot be written: {error}") from error
+    return path
+
+
+def _explain_by_operators(path: Path, error: ModelError) -> None:
+    """When ONNX Runtime refuses a model, operators nobody here knows are the likeliest reason."""
+    with contextlib.suppress(Exception):
+        model = onnx.load(str(path), load_external_data=False)
+        unsupported = _unsupported(model)
+        if unsupported:
+            raise UnsupportedModelError(_complaint(unsupported)) from error
+
+
+def _refuse_unsupported(model: onnx.ModelProto) -> None:
+    unsupported = _unsupported(model)
+    if unsupported:
+        raise UnsupportedModelError(_complaint(unsupported))
+
+
+def _complaint(unsupported: Counter[str]) -> str:
+    listed = ", ".join(f"{what} ({n} node{'s' if n > 1 else ''})" for what, n in sorted(unsupported.items()))
+    return f"TVM cannot import these operators: {listed}; replace them in the model, or export with another opset"
+
+
+def _unsupported(model: onnx.ModelProto) -> Counter[str]:
+    """Operators without a converter, with how often they occur."""
+    from slipstream.frontends.onnx_converters import convert_map
+
+    known = convert_map()
+    found: Counter[str] = Counter()
+    for node in _nodes(model.graph):
+        if node.domain not in _STANDARD_DOMAINS:
+            found[f"{node.domain}.{node.op_type}"] += 1
+        elif node.op_type not in known and node.op_type != "If":
+            found[node.op_type] += 1
+    return found
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those inside control flow included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs]:
+                yield from _nodes(inner)
+
+
+def _import(model: onnx.ModelProto) -> Any:
+    from tvm.relax.frontend.onnx import from_onnx
+
+    from slipstream.frontends.onnx_converters import our_converters
+
+    printed = io.StringIO()
+    try:
+        with our_converters(), contextlib.redirect_stdout(printed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return from_onnx(model)
+    except Exception as error:
+        raise UnsupportedModelError(_import_failure(error, printed.getvalue())) from error
+
+
+def _import_failure(error: Exception, printed: str) -> str:
+    match = re.search(r"Error converting operator (\w+)", printed)
+    where = f" at operator {match[1]}" if match else ""
+    said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
+    if any(puzzle in said for puzzle in _SHAPE_PUZZLES):
+        return (
+            f"TVM cannot import this model{where}: a shape in it depends on the data at run time ({said}); "
+            "fix all input shapes with --shape, or bind configuration inputs with --constant"
+        )
+    return f"TVM cannot import this model{where}: {said}"
+
+
+def _outputs(module: Any, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    from tvm import relax
+
+    returned = module["main"].ret_ty
+    types = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    return tuple(output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
+
+
+def output_spec(name: str, type_: Any) -> TensorSpec:
+    """The name, shape and type of one result of `main`."""
+    try:
+        return TensorSpec(name, tuple(int(extent) for extent in type_.shape), str(type_.dtype))
+    except (TypeError, AttributeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"the shape of output {name!r} depends on the data: only models of static shapes can be compiled"
+        ) from error

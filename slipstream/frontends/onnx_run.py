@@ -1,0 +1,66 @@
+"""Running ONNX models in ONNX Runtime, and making inputs for them. Imported without TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from slipstream.errors import ModelError
+
+Array = np.ndarray[Any, Any]
+_QUIET = 4
+
+
+def session(
+    path: str | Path, *, threads: int | None = None, optimise: bool = True, save_to: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """A CPU session. `save_to` writes the model after basic optimisation (no fused contrib operators)."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _QUIET
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if save_to is not None:
+        options.graph_optimization_level = levels.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(save_to)
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+
+
+def run(model: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> list[Array]:
+    """The outputs, in the model's order."""
+    names = {value.name for value in model.get_inputs()}
+    try:
+        outputs = model.run(None, {name: value for name, value in feeds.items() if name in names})
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime cannot run the model: {first_line(error)}") from error
+    return [np.asarray(output) for output in outputs]
+
+
+def run_files(model: str, feeds: Sequence[str], results: Sequence[str]) -> dict[str, Any]:
+    """Job: run `model` on each `feeds` archive (.npz) and write the outputs by position to `results`."""
+    loaded = session(model)
+    for feed, result in zip(feeds, results, strict=True):
+        with np.load(feed) as archive:
+            outputs = run(loaded, dict(archive))
+        np.savez(result, *outputs)
+    return {}
+
+
+def dtype_of(elem_type: int) -> str:
+    """NumPy's name of an ONNX element type."""
+    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type)))
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of ONNX Runtime says, without its internal prefixes."""
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return text.rsplit(" : ", 1)[-1].strip().rstrip(".")

@@ -1,0 +1,210 @@
+"""The blocks of a fused function and the sizes to be read off their iteration domains and indices.
+
+Nothing here looks at a name: the same computation gives the same answers whatever its parts are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.sym import detect_linear_equation
+from tvm.tirx.analysis import undefined_vars
+
+TensorLoad = tvm.ir.expr.TensorLoad
+
+REDUCERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
+
+_REDUCTION = 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of TIR: a loop nest around one statement."""
+
+    stmt: s_tir.SBlock
+
+    @cached_property
+    def axes(self) -> dict[Any, int]:
+        """Extent of each data-parallel iteration variable."""
+        return {i.var: extent(i.dom.extent) for i in self.stmt.iter_vars if int(i.iter_type) != _REDUCTION}
+
+    @cached_property
+    def reductions(self) -> dict[Any, int]:
+        """Extent of each reduction variable."""
+        return {i.var: extent(i.dom.extent) for i in self.stmt.iter_vars if int(i.iter_type) == _REDUCTION}
+
+    @property
+    def store(self) -> Any | None:
+        """The one assignment that the block consists of, if it does."""
+        return self.stmt.body if isinstance(self.stmt.body, tirx.BufferStore) else None
+
+    @cached_property
+    def summand(self) -> Any | None:
+        """What a reduction adds up (or multiplies, or takes the maximum of)."""
+        if self.store is None or type(self.store.value) not in REDUCERS:
+            return None
+        terms = (self.store.value.a, self.store.value.b)
+        new = [term for term in terms if not (isinstance(term, TensorLoad) and self.writes(term.source))]
+        return new[0] if len(new) == 1 else None
+
+    @cached_property
+    def loads(self) -> list[Any]:
+        """Every tensor element the block reads, except its own running result."""
+        return [load for load in nodes(self.stmt.body, TensorLoad) if not self.writes(load.source)]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of the first tensor read, or of the one written if none is."""
+        return shape_of(self.loads[0].source) if self.loads else self.output_shape
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the tensor written."""
+        return shape_of(self.stmt.writes[0].source) if self.stmt.writes else ()
+
+    def writes(self, buffer: Any) -> bool:
+        """Whether `buffer` is written here."""
+        return any(region.source.same_as(buffer) for region in self.stmt.writes)
+
+    def reads(self, buffer: Any) -> bool:
+        """Whether `buffer` is read here."""
+        return any(load.source.same_as(buffer) for load in self.loads)
+
+
+@dataclass(frozen=True)
+class Window:
+    """An axis along which a kernel slides: input index = `axis` * stride + `offset` * dilation."""
+
+    axis: Any
+    offset: Any
+    output: int
+    size: int
+    stride: int
+    dilation: int
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Sizes of a convolution over any number of axes, in any layout."""
+
+    windows: list[Window]
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Sizes of a product of two matrices, done `batch` times."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+
+def blocks_of(func: tirx.PrimFunc) -> Iterator[Block]:
+    """The innermost blocks in program order."""
+    for stmt in nodes(func.body, s_tir.SBlock):
+        if not nodes(stmt.body, s_tir.SBlock):
+            yield Block(stmt)
+
+
+def convolution_of(block: Block) -> Convolution | None:
+    """The sizes, if the block slides one tensor over another."""
+    for data, weight in permutations(_factors(block)):
+        windows = windows_of(block, data, weight)
+        if windows:
+            return _convolution(block, data, _variables(*weight.indices), windows)
+    return None
+
+
+def _convolution(block: Block, data: Any, in_weight: set[Any], windows: list[Window]) -> Convolution:
+    sliding = {variable for window in windows for variable in (window.axis, window.offset)}
+    filters = {v: size for v, size in block.axes.items() if v in in_weight}
+    channels = {v: size for v, size in block.reductions.items() if v not in sliding}
+    in_channels = prod(
+        size
+        for size, index in zip(shape_of(data.source), data.indices, strict=True)
+        if _variables(index) & {*filters, *channels}
+    )
+    return Convolution(
+        windows,
+        batch=prod(size for v, size in block.axes.items() if v not in sliding and v not in filters),
+        in_channels=in_channels,
+        out_channels=prod(filters.values()),
+        groups=in_channels // prod(channels.values()),
+    )
+
+
+def matmul_of(block: Block) -> Matmul | None:
+    """The sizes, if the block sums products of elements of two tensors."""
+    for left, right in [_factors(block)] if _factors(block) else []:
+        in_left, in_right = _variables(*left.indices), _variables(*right.indices)
+        rows = [size for v, size in block.axes.items() if v in in_left - in_right]
+        columns = [size for v, size in block.axes.items() if v in in_right - in_left]
+        if rows or columns:
+            batch = prod(size for v, size in block.axes.items() if v in in_left & in_right)
+            return Matmul(batch, prod(rows), prod(block.reductions.values()), prod(columns))
+    return None
+
+
+def windows_of(block: Block, data: Any, weight: Any | None = None) -> list[Window]:
+    """The axes along which windows of `data` are reduced; an axis that also walks `weight` is none of them."""
+    fixed = _variables(*weight.indices) if weight is not None else set()
+    windows = []
+    for index in data.indices:
+        used = _variables(index)
+        axes = [v for v in block.axes if v in used - fixed]
+        offsets = [v for v in block.reductions if v in used]
+        if len(axes) == len(offsets) == 1 and (steps := detect_linear_equation(index, axes + offsets)):
+            sizes = block.axes[axes[0]], block.reductions[offsets[0]]
+            windows.append(Window(axes[0], offsets[0], *sizes, int(steps[0]), int(steps[1])))
+    return windows
+
+
+def _factors(block: Block) -> list[Any]:
+    """The two tensor elements whose products a block sums up; empty if it does anything else."""
+    if not block.reductions or not isinstance(block.summand, tirx.Mul):
+        return []
+    if not isinstance(block.store.value, tirx.Add):
+        return []
+    factors = [without_cast(factor) for factor in (block.summand.a, block.summand.b)]
+    return factors if all(isinstance(factor, TensorLoad) for factor in factors) else []
+
+
+def _variables(*expressions: Any) -> set[Any]:
+    return {variable for expression in expressions for variable in undefined_vars(expression)}
+
+
+def without_cast(value: Any) -> Any:
+    """`value` before any conversions of its type."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return value
+
+
+def nodes(root: Any, node_type: Any) -> list[Any]:
+    """Every node of a type below `root`, inner ones before those that hold them."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, ((node_type, found.append),))
+    return found
+
+
+def shape_of(buffer: Any) -> tuple[int, ...]:
+    """A buffer's shape, in the terms of `extent`."""
+    return tuple(map(extent, buffer.ty.shape))
+
+
+def extent(value: Any) -> int:
+    """An extent to multiply with: 1 if it is not known before the run."""
+    return int(value) if isinstance(value, tirx.IntImm) else 1

@@ -1,0 +1,1 @@
+def describe(func): return "x",()

@@ -1,0 +1,151 @@
+"""The distinct operators of a prepared model: what a tuner tunes, with the work each one stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from slipstream.graph.operator_key import fields_of, operator_key
+from slipstream.graph.operator_names import describe
+from slipstream.graph.relax_walk import is_call_tir
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Max, tirx.Min)
+# Calls that choose or reinterpret a value instead of computing one.
+_FREE_CALLS = frozenset({"if_then_else", "reinterpret", "likely"})
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One fused function of a model.
+
+    `weight` is how often one run of the model calls it; `flops` and `bytes` are those of a single call.
+    `shapes` are the (shape, dtype) of its arguments, inputs before outputs, a dimension not known before the
+    run being -1. `functions` are the names it has in the module it was extracted from.
+    """
+
+    key: str
+    name: str
+    kinds: tuple[str, ...]
+    weight: int
+    flops: int
+    bytes: int
+    shapes: tuple[tuple[tuple[int, ...], str], ...]
+    functions: tuple[str, ...]
+    func: tirx.PrimFunc = field(compare=False, repr=False)
+
+
+def extract_operators(mod: tvm.IRModule) -> list[Operator]:
+    """The operators that `main` of a prepared module calls, each once, the most FLOPs over the model first.
+
+    Functions that compute the same under different names are one operator (see `operator_key`).
+    """
+    calls = _count_calls(mod)
+    names_of: dict[str, list[Any]] = {}
+    for variable in calls:
+        names_of.setdefault(operator_key(mod[variable]), []).append(variable)
+    operators = [
+        _operator(key, variables, mod[variables[0]], sum(calls[variable] for variable in variables))
+        for key, variables in names_of.items()
+    ]
+    return sorted(operators, key=lambda op: (-op.weight * op.flops, -op.weight * op.bytes, op.key))
+
+
+def _operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: int) -> Operator:
+    name, kinds = describe(func)
+    buffers = [parameter.ty for parameter in func.params if isinstance(parameter.ty, tirx.buffer.BufferType)]
+    return Operator(
+        key=key,
+        name=name,
+        kinds=kinds,
+        weight=weight,
+        flops=count_flops(func),
+        bytes=sum(prod(map(_extent, buffer.shape)) * buffer.dtype.dtype.itemsize for buffer in buffers),
+        shapes=tuple((tuple(map(_dimension, buffer.shape)), str(buffer.dtype)) for buffer in buffers),
+        functions=tuple(str(variable.name_hint) for variable in variables),
+        func=func,
+    )
+
+
+def _count_calls(mod: tvm.IRModule) -> dict[Any, int]:
+    """How often `main` calls each TIR function, in the order of the first calls; a branch counts as taken."""
+    calls: dict[Any, int] = {}
+
+    def count(value: Any) -> None:
+        if is_call_tir(value):
+            calls[value.args[0]] = calls.get(value.args[0], 0) + 1
+
+    relax.analysis.post_order_visit(mod["main"], count)
+    return calls
+
+
+def count_flops(func: tirx.PrimFunc) -> int:
+    """Arithmetic operations on tensor elements in one run of an unscheduled function.
+
+    Additions, subtractions, multiplications, divisions, minima, maxima and calls such as `sqrt` count one
+    each; an expression that a statement repeats counts once, as a compiler computes it once. Index arithmetic,
+    comparisons, selections, conversions and the zeroing of sums are free. Loops of unknown length count as one
+    iteration. (TVM's own estimate counts the bounds checks of padding, and repeated subexpressions each time.)
+    """
+    return _flops(func.body)
+
+
+def _flops(stmt: Any) -> int:
+    if isinstance(stmt, tirx.SeqStmt):
+        return sum(_flops(part) for part in stmt.seq)
+    if isinstance(stmt, tirx.For):
+        return _extent(stmt.extent) * _flops(stmt.body)
+    if isinstance(stmt, s_tir.SBlockRealize):
+        return _flops(stmt.block.body)
+    if isinstance(stmt, tirx.IfThenElse):
+        return max(_flops(stmt.then_case), _flops(stmt.else_case))
+    if isinstance(stmt, tirx.While | tirx.AttrStmt):
+        return _flops(stmt.body)
+    if isinstance(stmt, tirx.BufferStore | tirx.Bind):
+        return _expression_flops(stmt.value)
+    return 0
+
+
+def _expression_flops(value: Any) -> int:
+    flops = 0
+    reads_tensor: dict[Any, bool] = {}
+
+    def visit(expression: Any) -> bool:
+        nonlocal flops
+        if isinstance(expression, tvm.ir.expr.TensorLoad):
+            return True
+        key = tvm_ffi.StructuralKey(expression)
+        if key not in reads_tensor:
+            reads_tensor[key] = any([visit(operand) for operand in _operands(expression)])
+            flops += reads_tensor[key] and _is_arithmetic(expression)
+        return reads_tensor[key]
+
+    visit(value)
+    return flops
+
+
+def _is_arithmetic(expression: Any) -> bool:
+    if isinstance(expression, tvm.ir.Call):
+        return str(expression.op.name).rpartition(".")[2] not in _FREE_CALLS
+    return isinstance(expression, _ARITHMETIC)
+
+
+def _operands(expression: Any) -> list[Any]:
+    if isinstance(expression, tvm.ir.Call):
+        return list(expression.args)
+    fields = (getattr(expression, name) for name in fields_of(type(expression)))
+    return [part for part in fields if isinstance(part, tvm.ir.Expr)]
+
+
+def _extent(value: Any) -> int:
+    """An extent to multiply by; 1 if it is not known before the run."""
+    return int(value) if isinstance(value, tirx.IntImm) else 1
+
+
+def _dimension(value: Any) -> int:
+    return int(value) if isinstance(value, tirx.IntImm) else _UNKNOWN
