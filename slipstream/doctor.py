@@ -132,8 +132,10 @@ def _requirements() -> list[str]:
 
 def _checkout() -> dict[str, Any]:
     """The project's own metadata where it runs from a checkout without being installed."""
-    import tomllib  # not there in a Python that is too old
-
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # a Python that is too old, which is reported
+        return {}
     file = Path(__file__).parents[1] / "pyproject.toml"
     project: dict[str, Any] = tomllib.loads(file.read_text())["project"] if file.exists() else {}
     return project
@@ -198,10 +200,7 @@ def _notes(machine: Machine) -> Iterator[str]:
     if machine.cores < 2:
         yield "only one core: whatever else runs here disturbs measurements"
     if machine.load > machine.cores:
-        yield (
-            f"the machine is busy (load {machine.load:.1f} on {machine.cores} cores): "
-            f"measurements will be noisy and the figures above too low"
-        )
+        yield (f"the machine is busy (load {machine.load:.1f} on {machine.cores} cores): measurements will be noisy")
 
 
 def _probe(measure: bool) -> _Probe:
@@ -214,7 +213,7 @@ def _probe(measure: bool) -> _Probe:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_TIMEOUT_S)
     except subprocess.TimeoutExpired as expired:
         found = _found(expired.stdout or b"")
-        return _Probe(found, _failure(found, f"did not finish in {_PROBE_TIMEOUT_S:.0f} s"))
+        return _Probe(found, _failure(found, f"did not finish in {_PROBE_TIMEOUT_S:g} s"))
     found = _found(done.stdout)
     return _Probe(found, _failure(found, _ending(done)) if done.returncode != 0 else None)
 

@@ -48,7 +48,7 @@ class Target:
         """32-bit lanes of one vector register."""
         if "avx512f" in self.features:
             return 16
-        return 8 if "avx2" in self.features else 28
+        return 8 if "avx2" in self.features else 4
 
     @property
     def vector_registers(self) -> int:
@@ -63,9 +63,7 @@ def resolve_target(spec: str = "cpu", threads: int | None = None) -> Target:
     """`cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine."""
     kind, _, name = spec.partition(":")
     if kind != "cpu":
-        raise TargetError(
-            f"unknown target {spec!r}: use 'cpu' for this machine or 'cpu:NAME' for another CPU"
-        )
+        raise TargetError(f"unknown target {spec!r}: use 'cpu' for this machine or 'cpu:NAME' for another CPU")
     if threads is None:
         threads = available_cores()
     elif threads < 1:

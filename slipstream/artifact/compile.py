@@ -38,7 +38,7 @@ class CompileResult:
         return self.manifest.verification
 
 
-def compile(  # noqa: A001 -- the verb of the whole product
+def compile(
     model: Any,
     output: str | Path,
     *,
@@ -132,4 +132,7 @@ class _Stages:
 
 def _versions() -> dict[str, str]:
     packages = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy")
-    return {"slipstream": slipstream.__version__, **{name: importlib.metadata.version(name) for name in packages}}
+    return {
+        "slipstream": slipstream.__version__,
+        **{name: importlib.metadata.version(name) for name in packages},
+    }

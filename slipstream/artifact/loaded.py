@@ -51,9 +51,7 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
         weights = map_weights(directory / WEIGHTS, manifest.weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
-    return CompiledModel(
-        directory, manifest, Executor(executable, weights, manifest.inputs, manifest.outputs, threads)
-    )
+    return CompiledModel(directory, manifest, Executor(executable, weights, manifest.inputs, manifest.outputs, threads))
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:

@@ -99,7 +99,9 @@ class Manifest:
                 "weights": tuple(WeightSpec(w["dtype"], tuple(w["shape"]), w["offset"]) for w in data["weights"]),
                 "verification": checked
                 and Verification(
-                    checked["reference"], checked["seeds"], tuple(OutputCheck(**o) for o in checked["outputs"])
+                    checked["reference"],
+                    checked["seeds"],
+                    tuple(OutputCheck(**o) for o in checked["outputs"]),
                 ),
             }
         )

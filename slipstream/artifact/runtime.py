@@ -73,9 +73,9 @@ class Executor:
             results = [result.numpy() for result in results]
         return Outputs(results, [spec.name for spec in self.outputs])
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
-            args, kwargs = (), dict(args[0])
+            args, kwargs = [], args[0]
         names = [spec.name for spec in self.inputs]
         expected = ", ".join(map(str, self.inputs)) or "none"
         if len(args) > len(names):

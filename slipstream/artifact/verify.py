@@ -80,6 +80,7 @@ def _table(model: Model, checks: list[OutputCheck]) -> str:
         f"  {'output':<{width}}  largest error  relative   allowed",
     ]
     lines += [
-        f"  {row.name:<{width}}  {row.max_absolute:<13.3g}  {row.max_relative:<8.2g}  {row.tolerance:.2g}" for row in rows
+        f"  {row.name:<{width}}  {row.max_absolute:<13.3g}  {row.max_relative:<8.2g}  {row.tolerance:.2g}"
+        for row in rows
     ]
     return "\n".join(lines)

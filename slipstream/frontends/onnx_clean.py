@@ -139,7 +139,9 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
         return None
     if not dynamic:
         return None
-    example = "x".join("1" if axis == 0 and axis in dynamic else str(dim.dim_value or "?") for axis, dim in enumerate(dims))
+    example = "x".join(
+        "1" if axis == 0 and axis in dynamic else str(dim.dim_value or "?") for axis, dim in enumerate(dims)
+    )
     axes = ", ".join(f"{axis} ({dims[axis].dim_param or 'unnamed'})" for axis in dynamic)
     return f"input {value.name!r} is dynamic in axis {axes}: say --shape {value.name}={example} with numbers for '?'"
 

@@ -46,7 +46,7 @@ def _clip(bb: Any, x: Any, low: Any, high: Any) -> Any:
 
 
 def _pairwise(base: type, binary: Callable[[Any, Any], Any], mean: bool = False) -> type:
-    class Pairwise(base):  # type: ignore[misc, valid-type]
+    class Pairwise(base):  # type: ignore[misc]
         @classmethod
         def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
             operands = list(inputs)

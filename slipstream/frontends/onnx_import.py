@@ -22,7 +22,14 @@ from slipstream.frontends.model import Model
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 # What the importer says when a shape is still computed at run time, none of which names the cause.
-_SHAPE_PUZZLES = ("to be Shape", "ShapeExpr", "'PrimType'", "emit_te now only supports", "static shape", "IntImm")
+_SHAPE_PUZZLES = (
+    "to be Shape",
+    "ShapeExpr",
+    "'PrimType'",
+    "emit_te now only supports",
+    "static shape",
+    "IntImm",
+)
 
 
 class OnnxReference:
@@ -62,22 +69,20 @@ def _read_positional(path: str) -> list[Array]:
         return [archive[f"arr_{i}"] for i in range(len(archive.files))]
 
 
-def load_onnx(
-    model: Path | onnx.ModelProto,
-    *,
-    name: str,
-    source: str,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, float] | None = None,
-) -> Model:
-    """Clean the model in the sandbox, then import it. See `slipstream.frontends.load_model`."""
-    shapes, constants = dict(shapes or {}), dict(constants or {})
+def clean_onnx(
+    model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]], constants: Mapping[str, float]
+) -> tuple[OnnxReference, dict[str, Any]]:
+    """Fix and simplify the model in the sandbox: (where both forms are, what was learned about it)."""
     reference = OnnxReference()
     path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx")
     del model
     try:
-        prepared = sandbox.call(
-            "prepare", model=str(path), workdir=str(reference.directory), shapes=shapes, constants=constants
+        return reference, sandbox.call(
+            "prepare",
+            model=str(path),
+            workdir=str(reference.directory),
+            shapes=dict(shapes),
+            constants=dict(constants),
         )
     except ModelError as error:
         if type(error) is ModelError and "ONNX Runtime" in str(error):
@@ -86,6 +91,20 @@ def load_onnx(
     finally:
         if path.parent == reference.directory:
             path.unlink()
+
+
+def load_onnx(
+    model: Path | onnx.ModelProto,
+    *,
+    name: str,
+    source: str,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> Model:
+    """Clean the model, then import it. See `slipstream.frontends.load_model`."""
+    shapes, constants = dict(shapes or {}), dict(constants or {})
+    reference, prepared = clean_onnx(model, shapes, constants)
+    del model
     clean = onnx.load(str(reference.clean_path))
     _refuse_unsupported(clean)
     module = _import(clean)
@@ -111,11 +130,12 @@ def _write(model: onnx.ModelProto, path: Path) -> Path:
 
 def _explain_by_operators(path: Path, error: ModelError) -> None:
     """When ONNX Runtime refuses a model, operators nobody here knows are the likeliest reason."""
-    with contextlib.suppress(Exception):
-        model = onnx.load(str(path), load_external_data=False)
-        unsupported = _unsupported(model)
-        if unsupported:
-            raise UnsupportedModelError(_complaint(unsupported)) from error
+    try:
+        unsupported = _unsupported(onnx.load(str(path), load_external_data=False))
+    except Exception:  # the file is too damaged to say more than ONNX Runtime said
+        return
+    if unsupported:
+        raise UnsupportedModelError(_complaint(unsupported)) from error
 
 
 def _refuse_unsupported(model: onnx.ModelProto) -> None:

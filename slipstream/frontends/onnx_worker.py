@@ -45,13 +45,13 @@ def _run_in_child(request: dict[str, Any], requests: IO[str]) -> dict[str, Any]:
     answer, deadline = b"", time.monotonic() + request["seconds"]
     while True:
         left = deadline - time.monotonic()
-        ready, _, _ = select.select([receiver, requests], [], [], max(left, 0.0))
+        ready, _, _ = select.select([receiver, requests.fileno()], [], [], max(left, 0.0))
         if receiver in ready:
             chunk = os.read(receiver, 1 << 20)
             if not chunk:
                 break
             answer += chunk
-        elif requests in ready or left <= 0:  # our owner has gone, or patience has
+        elif ready or left <= 0:  # our owner has gone, or patience has
             os.kill(child, signal.SIGKILL)
             if left > 0:
                 sys.exit(0)
@@ -68,6 +68,7 @@ def _run_in_child(request: dict[str, Any], requests: IO[str]) -> dict[str, Any]:
 
 
 def _do_job(request: dict[str, Any], sender: int) -> None:
+    answer: dict[str, Any]
     try:
         answer = {"result": JOBS[request["job"]](**request["arguments"])}
     except SlipstreamError as error:

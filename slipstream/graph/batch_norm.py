@@ -1,8 +1,8 @@
 """Inference-time batch norm, folded into the convolution before it, or one multiply and one add.
 
-    y = gamma * (x - mean) / sqrt(var + eps) + beta = x * scale + shift
-    scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (computed now, in float64)
-    (conv(x, W) + b) * scale + shift = conv(x, W * scale) + (b * scale + shift)
+y = gamma * (x - mean) / sqrt(var + eps) + beta = x * scale + shift
+scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (computed now, in float64)
+(conv(x, W) + b) * scale + shift = conv(x, W * scale) + (b * scale + shift)
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _rewrite(main: relax.Function, with_conv: bool, with_bias: bool) -> relax.Fu
         if not with_conv:
             axes = [1] * len(x.ty.shape)
             axes[int(attributes.axis)] = -1
-            return relax.op.add(relax.op.multiply(x, _constant(scale.reshape(axes), x)), _constant(shift.reshape(axes), x))
+            return relax.op.add(
+                relax.op.multiply(x, _constant(scale.reshape(axes), x)), _constant(shift.reshape(axes), x)
+            )
         call = matched[conv]
         if call.attrs.kernel_layout != "OIHW" or int(attributes.axis) != 1:
             return original

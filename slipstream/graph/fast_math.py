@@ -27,9 +27,7 @@ def _gelu(x: te.Tensor) -> te.Tensor:
     return topi.multiply(topi.multiply(x, 0.5), topi.add(topi.fast_erf(topi.multiply(x, 0.5**0.5)), 1.0))
 
 
-def _elementwise(
-    fast: Callable[[te.Tensor], te.Tensor], exact: Callable[[te.Tensor], te.Tensor]
-) -> Legalizer:
+def _elementwise(fast: Callable[[te.Tensor], te.Tensor], exact: Callable[[te.Tensor], te.Tensor]) -> Legalizer:
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return builder.call_te(fast if _is_float32(call) else exact, call.args[0])
 

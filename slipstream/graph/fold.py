@@ -83,10 +83,7 @@ def _evaluate(value: Any, type_: Any, values: dict[Any, Any], library: Any) -> A
         return values[value.tuple_value][value.index]
     if isinstance(value, relax.Var):
         return values[value]
-    outputs = [
-        tvm.runtime.empty([int(extent) for extent in field.shape], str(field.dtype))
-        for field in _fields(type_)
-    ]
+    outputs = [tvm.runtime.empty([int(extent) for extent in field.shape], str(field.dtype)) for field in _fields(type_)]
     library[value.args[0].name_hint](*[tensor_of(a) for a in value.args[1].fields], *outputs)
     return outputs if isinstance(type_, relax.TupleType) else outputs[0]
 

@@ -20,7 +20,7 @@ from tvm.tirx.analysis import undefined_vars
 
 TensorLoad = tvm.ir.expr.TensorLoad
 
-REDUCERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
+_REDUCERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
 _REDUCTION = 2
 
@@ -46,10 +46,15 @@ class Block:
         """The one assignment that the block consists of, if it does."""
         return self.stmt.body if isinstance(self.stmt.body, tirx.BufferStore) else None
 
+    @property
+    def reducer(self) -> str | None:
+        """How a reduction combines its elements."""
+        return _REDUCERS.get(type(self.store.value)) if self.store is not None else None
+
     @cached_property
     def summand(self) -> Any | None:
         """What a reduction adds up (or multiplies, or takes the maximum of)."""
-        if self.store is None or type(self.store.value) not in REDUCERS:
+        if self.store is None or self.reducer is None:
             return None
         terms = (self.store.value.a, self.store.value.b)
         new = [term for term in terms if not (isinstance(term, TensorLoad) and self.writes(term.source))]
@@ -85,6 +90,7 @@ class Window:
 
     axis: Any
     offset: Any
+    dimension: int
     output: int
     size: int
     stride: int
@@ -121,10 +127,10 @@ def blocks_of(func: tirx.PrimFunc) -> Iterator[Block]:
 
 def convolution_of(block: Block) -> Convolution | None:
     """The sizes, if the block slides one tensor over another."""
-    for data, weight in permutations(_factors(block)):
+    for data, weight in permutations(_factors(block), 2):
         windows = windows_of(block, data, weight)
         if windows:
-            return _convolution(block, data, _variables(*weight.indices), windows)
+            return _convolution(block, data, variables_in(*weight.indices), windows)
     return None
 
 
@@ -135,59 +141,65 @@ def _convolution(block: Block, data: Any, in_weight: set[Any], windows: list[Win
     in_channels = prod(
         size
         for size, index in zip(shape_of(data.source), data.indices, strict=True)
-        if _variables(index) & {*filters, *channels}
+        if variables_in(index) & {*filters, *channels}
     )
     return Convolution(
         windows,
         batch=prod(size for v, size in block.axes.items() if v not in sliding and v not in filters),
         in_channels=in_channels,
         out_channels=prod(filters.values()),
-        groups=in_channels // prod(channels.values()),
+        groups=max(1, in_channels // max(1, prod(channels.values()))),
     )
 
 
 def matmul_of(block: Block) -> Matmul | None:
-    """The sizes, if the block sums products of elements of two tensors."""
-    for left, right in [_factors(block)] if _factors(block) else []:
-        in_left, in_right = _variables(*left.indices), _variables(*right.indices)
-        rows = [size for v, size in block.axes.items() if v in in_left - in_right]
-        columns = [size for v, size in block.axes.items() if v in in_right - in_left]
-        if rows or columns:
-            batch = prod(size for v, size in block.axes.items() if v in in_left & in_right)
-            return Matmul(batch, prod(rows), prod(block.reductions.values()), prod(columns))
-    return None
+    """The sizes, if the block multiplies two tensors and sums up; an element-wise product is no matmul."""
+    if not (factors := _factors(block)):
+        return None
+    left, right = (variables_in(*factor.indices) for factor in factors)
+    rows = [size for v, size in block.axes.items() if v in left - right]
+    columns = [size for v, size in block.axes.items() if v in right - left]
+    if not rows and not columns:
+        return None
+    batch = prod(size for v, size in block.axes.items() if v in left & right)
+    return Matmul(batch, prod(rows), prod(block.reductions.values()), prod(columns))
 
 
 def windows_of(block: Block, data: Any, weight: Any | None = None) -> list[Window]:
-    """The axes along which windows of `data` are reduced; an axis that also walks `weight` is none of them."""
-    fixed = _variables(*weight.indices) if weight is not None else set()
+    """The axes along which windows of `data` are reduced; one that walks `weight` too is not among them."""
+    fixed = variables_in(*weight.indices) if weight is not None else set()
     windows = []
-    for index in data.indices:
-        used = _variables(index)
+    for dimension, index in enumerate(data.indices):
+        used = variables_in(index)
         axes = [v for v in block.axes if v in used - fixed]
         offsets = [v for v in block.reductions if v in used]
-        if len(axes) == len(offsets) == 1 and (steps := detect_linear_equation(index, axes + offsets)):
+        steps = steps_of(index, axes + offsets)
+        if len(axes) == len(offsets) == 1 and steps:
             sizes = block.axes[axes[0]], block.reductions[offsets[0]]
-            windows.append(Window(axes[0], offsets[0], *sizes, int(steps[0]), int(steps[1])))
+            windows.append(Window(axes[0], offsets[0], dimension, *sizes, *steps))
     return windows
+
+
+def steps_of(index: Any, variables: list[Any]) -> list[int]:
+    """How far each variable moves an index that is linear in all of them; empty if it is not."""
+    steps = list(detect_linear_equation(index, variables))[:-1]
+    return [int(step) for step in steps] if all(isinstance(step, tirx.IntImm) for step in steps) else []
 
 
 def _factors(block: Block) -> list[Any]:
     """The two tensor elements whose products a block sums up; empty if it does anything else."""
-    if not block.reductions or not isinstance(block.summand, tirx.Mul):
+    if not block.reductions or not isinstance(block.summand, tirx.Mul) or block.reducer != "sum":
         return []
-    if not isinstance(block.store.value, tirx.Add):
-        return []
-    factors = [without_cast(factor) for factor in (block.summand.a, block.summand.b)]
+    factors = [_without_cast(factor) for factor in (block.summand.a, block.summand.b)]
     return factors if all(isinstance(factor, TensorLoad) for factor in factors) else []
 
 
-def _variables(*expressions: Any) -> set[Any]:
+def variables_in(*expressions: Any) -> set[Any]:
+    """The variables that expressions use."""
     return {variable for expression in expressions for variable in undefined_vars(expression)}
 
 
-def without_cast(value: Any) -> Any:
-    """`value` before any conversions of its type."""
+def _without_cast(value: Any) -> Any:
     while isinstance(value, tirx.Cast):
         value = value.value
     return value

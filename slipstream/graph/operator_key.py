@@ -30,8 +30,8 @@ def operator_key(func: tirx.PrimFunc) -> str:
     """Twenty hex digits that `func` shares with every function computing the same under other names.
 
     Shapes, types (also of indices), constants and block annotations count. So does the attribute
-    `layout_free_buffers`: it names the constant operands that a program may repack, so a program tuned with it
-    may not fit a function without it.
+    `layout_free_buffers`: it names the constant operands that a program may repack, and a program that repacks
+    one does not fit a function whose caller will not.
     """
     return hashlib.blake2b(canonical_text(func).encode(), digest_size=_KEY_BYTES).hexdigest()
 
@@ -77,28 +77,28 @@ class _Writer:
 
     def text(self, value: Any) -> str:
         if not isinstance(value, tvm_ffi.Object):
-            return self._container(value) if isinstance(value, dict | list | tuple) else _plain(value)
+            return self._map(value) if isinstance(value, dict) else _plain(value)
         address = tvm_ffi.Object.__hash__(value)
         if address not in self._written:
             self._written[address] = (value, self._node(value))
         return self._written[address][1]
 
     def _node(self, value: Any) -> str:
-        if isinstance(value, tvm.ir.Var):
+        node_type: Any = type(value)
+        if issubclass(node_type, tvm_ffi.Array):
+            return f"[{','.join([self.text(item) for item in value])}]"
+        if issubclass(node_type, tvm_ffi.Map):
+            return self._map(value)
+        if issubclass(node_type, tvm.ir.Var):
             return self._variable(value)
-        if isinstance(value, tvm.ir.Op):
+        if issubclass(node_type, tvm.ir.Op):
             return str(value.name)
-        if isinstance(value, tvm_ffi.Array | tvm_ffi.Map):
-            return self._container(value)
-        node_type = type(value)
         parts = [self.text(getattr(value, name)) for name in fields_of(node_type)]
         return f"{node_kind(node_type)}({','.join(parts)})"
 
-    def _container(self, value: Any) -> str:
-        if isinstance(value, tvm_ffi.Map | dict):
-            items = sorted((str(name), item) for name, item in value.items())
-            return f"{{{','.join([f'{json.dumps(name)}:{self.text(item)}' for name, item in items])}}}"
-        return f"[{','.join([self.text(item) for item in value])}]"
+    def _map(self, value: Any) -> str:
+        items = sorted((str(name), item) for name, item in value.items())
+        return f"{{{','.join([f'{json.dumps(name)}:{self.text(item)}' for name, item in items])}}}"
 
     def _variable(self, variable: Any) -> str:
         number = len(self._types)
@@ -112,7 +112,5 @@ def _plain(value: Any) -> str:
         return json.dumps(str(value))
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
-    if isinstance(value, tvm_ffi.dtype):
-        return str(value)
-    # Writing half of it would give different computations one key.
+    # Leaving it out would give different computations one key.
     raise TypeError(f"no canonical text for a {type(value).__name__} in TIR")

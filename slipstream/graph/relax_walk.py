@@ -36,7 +36,5 @@ def prim_funcs(mod: tvm.IRModule) -> dict[Any, tirx.PrimFunc]:
 
 def map_prim_funcs(mod: tvm.IRModule, change: Any) -> tvm.IRModule:
     """A copy of `mod` with each TIR function replaced by `change(function)`."""
-    functions = {
-        gv: change(func) if isinstance(func, tirx.PrimFunc) else func for gv, func in mod.functions.items()
-    }
+    functions = {gv: change(func) if isinstance(func, tirx.PrimFunc) else func for gv, func in mod.functions.items()}
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -134,16 +134,8 @@ POSITIVE = np.random.default_rng(3).uniform(0.1, 2, (3, 4)).astype(np.float32)
 HALF = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float16)
 
 ELEMENTWISE = [
-    *(
-        c
-        for op in ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Floor", "Ceil")
-        for c in cases(op, (7, 13), X)
-    ),
-    *(
-        c
-        for op in ("Softplus", "Sin", "Cos", "LeakyRelu", "Elu", "HardSigmoid")
-        for c in cases(op, (7, 17), X)
-    ),
+    *(c for op in ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Floor", "Ceil") for c in cases(op, (7, 13), X)),
+    *(c for op in ("Softplus", "Sin", "Cos", "LeakyRelu", "Elu", "HardSigmoid") for c in cases(op, (7, 17), X)),
     *(c for op in ("Log", "Sqrt", "Reciprocal") for c in cases(op, (7, 13), POSITIVE)),
     *cases("Erf", (9, 13), X),
     *cases("Round", 11, f32(-1.5, -0.5, 0.5, 1.5, 2.5, 1.2)),
@@ -212,13 +204,9 @@ CONVOLUTIONS = [
     ),
     *cases("Conv", 11, (1, 4, 9), weights(4, 1, 3), group=4, pads=[1, 1]),
     *cases("Conv", 11, (1, 2, 5, 6, 7), weights(3, 2, 3, 3, 3), pads=[1] * 6),
-    *cases(
-        "ConvTranspose", (7, 11), IMAGE, weights(4, 3, 3, 3), weights(3), strides=[2, 2], pads=[1, 1, 1, 1]
-    ),
+    *cases("ConvTranspose", (7, 11), IMAGE, weights(4, 3, 3, 3), weights(3), strides=[2, 2], pads=[1, 1, 1, 1]),
     *cases("ConvTranspose", 11, IMAGE, weights(4, 3, 3, 3), strides=[2, 2], pads=[0, 1, 1, 0]),
-    *cases(
-        "ConvTranspose", 11, IMAGE, weights(4, 3, 3, 3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]
-    ),
+    *cases("ConvTranspose", 11, IMAGE, weights(4, 3, 3, 3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]),
     *cases("ConvTranspose", 11, IMAGE, weights(4, 2, 3, 3), group=2, dilations=[2, 1]),
     *cases("ConvTranspose", 11, IMAGE, weights(4, 3, 3, 3), strides=[2, 2], output_shape=[18, 16]),
     *(
@@ -516,9 +504,7 @@ def test_input_with_initialiser_is_not_an_argument() -> None:
 
 def test_bfloat16_weights() -> None:
     feed = {"x": np.ones((2,), np.float32)}
-    model = model_of(
-        [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)], feed, {}, ["y", "w"], 13
-    )
+    model = model_of([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)], feed, {}, ["y", "w"], 13)
     model.graph.initializer.append(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [1.5, -2.0]))
     cast, constant = as_torch(model)(torch.ones(2))
     assert cast.dtype == constant.dtype == torch.bfloat16
@@ -558,9 +544,7 @@ def test_uncovered_variants_are_refused(case: Case, reason: str) -> None:
 
 
 def test_dynamic_input_is_refused() -> None:
-    model = model_of(
-        [helper.make_node("Relu", ["x"], ["y"])], {"x": np.ones((2,), np.float32)}, {}, ["y"], 13
-    )
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": np.ones((2,), np.float32)}, {}, ["y"], 13)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     with pytest.raises(ShapeError, match="'x'"):
         as_torch(model)

@@ -89,9 +89,7 @@ def unsqueeze(op: Op) -> Value:
 
 
 def expand(op: Op) -> Value:
-    return op.emit(
-        torch.broadcast_to, op[0], np.broadcast_shapes(shape(op[0]), tuple(op.ints("shape", 1) or []))
-    )
+    return op.emit(torch.broadcast_to, op[0], np.broadcast_shapes(shape(op[0]), tuple(op.ints("shape", 1) or [])))
 
 
 def tile(op: Op) -> Value:
@@ -110,9 +108,7 @@ def slice_(op: Op) -> Value:
             first, stop, _ = cut.indices(length)
             index[axis] = slice(first, max(first, stop), step)
         else:  # torch has no negative steps
-            x = op.emit(
-                torch.index_select, x, axis, torch.tensor(range(*cut.indices(length)), dtype=torch.int64)
-            )
+            x = op.emit(torch.index_select, x, axis, torch.tensor(range(*cut.indices(length)), dtype=torch.int64))
     return x if all(cut == slice(None) for cut in index) else op.emit(operator.getitem, x, tuple(index))
 
 
@@ -139,9 +135,7 @@ def gather_nd(op: Op) -> Value:
         raise op.unsupported("batch_dims is not translated")
     columns = op.emit(torch.unbind, _as_index(op, op[1]), -1)
     count = shape(op[1])[-1]
-    return op.emit(
-        operator.getitem, op[0], tuple(op.emit(operator.getitem, columns, i) for i in range(count))
-    )
+    return op.emit(operator.getitem, op[0], tuple(op.emit(operator.getitem, columns, i) for i in range(count)))
 
 
 def _as_index(op: Op, value: Value) -> Value:

@@ -54,11 +54,7 @@ def _bias(value: Value, features: int) -> Value | None:
     """The value as the vector `F.linear` takes, if it has one number per feature."""
     if shape(value) == (features,):
         return value
-    if (
-        isinstance(value, torch.Tensor)
-        and meta(value).numel() == features
-        and shape(value)[-1:] == (features,)
-    ):
+    if isinstance(value, torch.Tensor) and meta(value).numel() == features and shape(value)[-1:] == (features,):
         return value.flatten()
     return None
 

@@ -50,8 +50,7 @@ def as_torch(model: onnx.ModelProto) -> torch.nn.Module:
 
 def _check_operators(model: onnx.ModelProto) -> None:
     names = (
-        node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        for node in model.graph.node
+        node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}" for node in model.graph.node
     )
     missing = Counter(name for name in names if name not in TABLE)
     if missing:
@@ -64,6 +63,4 @@ def _placeholder(emitter: Emitter, item: onnx.ValueInfoProto) -> fx.Node:
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         raise ShapeError(f"torch baseline needs a static shape for input '{item.name}'")
     name = re.sub(r"\W", "_", f"input_{item.name}")
-    return emitter.placeholder(
-        name, [dim.dim_value for dim in tensor.shape.dim], torch_dtype(tensor.elem_type)
-    )
+    return emitter.placeholder(name, [dim.dim_value for dim in tensor.shape.dim], torch_dtype(tensor.elem_type))

@@ -158,9 +158,7 @@ class Op:
     def unsupported(self, reason: str) -> UnsupportedModelError:
         """The error to raise when this node asks for something its translation does not cover."""
         name = self._node.name or (self.outputs[0] if self.outputs else "")
-        return UnsupportedModelError(
-            f"torch baseline cannot translate {self._node.op_type} '{name}': {reason}"
-        )
+        return UnsupportedModelError(f"torch baseline cannot translate {self._node.op_type} '{name}': {reason}")
 
 
 Translation: TypeAlias = Callable[[Op], Value | Sequence[Value]]

@@ -81,8 +81,7 @@ def _axes(op: Op) -> list[_Axis]:
     if scales is None:
         raise op.unsupported("neither scales nor sizes are given")
     return [
-        _Axis(i, size[i], math.floor(size[i] * scale), scale)
-        for i, scale in zip(indices, scales.tolist(), strict=True)
+        _Axis(i, size[i], math.floor(size[i] * scale), scale) for i, scale in zip(indices, scales.tolist(), strict=True)
     ]
 
 
@@ -105,10 +104,7 @@ def _rounding(op: Op, axis: _Axis) -> str:
 
 
 def _nearest(op: Op, axes: list[_Axis]) -> Value:
-    picks = [
-        np.clip(_ROUND[_rounding(op, axis)](axis.sources(op)), 0, axis.old - 1).astype(np.int64)
-        for axis in axes
-    ]
+    picks = [np.clip(_ROUND[_rounding(op, axis)](axis.sources(op)), 0, axis.old - 1).astype(np.int64) for axis in axes]
     pairs = list(zip(axes, picks, strict=True))
     if _fits_torch(op, axes) and all(axis.is_torch_nearest(pick) for axis, pick in pairs):
         return op.emit(F.interpolate, op[0], size=_new_size(op, axes), mode="nearest")

@@ -47,9 +47,7 @@ class _Window:
 
     def fits_pool(self) -> bool:
         """Whether torch's pools can pad by themselves: the same on both sides, by half a kernel at most."""
-        return self.begin == self.end and all(
-            2 * p <= k for p, k in zip(self.begin, self.kernel, strict=True)
-        )
+        return self.begin == self.end and all(2 * p <= k for p, k in zip(self.begin, self.kernel, strict=True))
 
     def overhang(self) -> tuple[int, ...]:
         """How far `ceil_mode` lets the last window reach over the padded end.
@@ -112,9 +110,7 @@ def conv_transpose(op: Op) -> Value:
     extra = op.attr("output_padding", [0] * n)
     full = [
         (length - 1) * s + more + (k - 1) * d + 1
-        for length, k, s, d, more in zip(
-            window.size, kernel, window.stride, window.dilation, extra, strict=True
-        )
+        for length, k, s, d, more in zip(window.size, kernel, window.stride, window.dilation, extra, strict=True)
     ]
     begin, end = window.begin, window.end
     auto = op.attr("auto_pad", "NOTSET")
@@ -137,9 +133,7 @@ def conv_transpose(op: Op) -> Value:
     )
     if begin == end:
         return y
-    return op.emit(
-        F.pad, y, _interleave(*([b - p for b, p in zip(both, side, strict=True)] for side in (begin, end)))
-    )
+    return op.emit(F.pad, y, _interleave(*([b - p for b, p in zip(both, side, strict=True)] for side in (begin, end))))
 
 
 def max_pool(op: Op) -> Value:

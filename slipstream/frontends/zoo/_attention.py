@@ -7,9 +7,7 @@ import math
 from slipstream.frontends.zoo._graph import Graph, Value
 
 
-def attend(
-    graph: Graph, query: Value, key: Value, value: Value, heads: int, *, mask: Value | None = None
-) -> Value:
+def attend(graph: Graph, query: Value, key: Value, value: Value, heads: int, *, mask: Value | None = None) -> Value:
     """Scaled dot-product attention; the heads lie side by side in the features, `mask` adds to the scores."""
     width = query.features // heads
     split = graph.ints(0, 0, heads, width)

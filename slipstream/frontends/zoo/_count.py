@@ -22,9 +22,7 @@ def parameters(model: onnx.ModelProto) -> int:
     from onnx import TensorProto
 
     floats = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
-    statistics = {
-        name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:5]
-    }
+    statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:5]}
     return sum(
         math.prod(tensor.dims)
         for tensor in model.graph.initializer
@@ -79,9 +77,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
         if math.prod(tensor.dims) <= _SMALL:
             light.graph.initializer.append(tensor)
         if tensor.name not in declared:
-            light.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
+            light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     return {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)

@@ -187,9 +187,7 @@ class Graph:
         epsilon: float = 1e-5,
     ) -> Value:
         """Convolution without bias, batch norm, activation; `gain` scales what the activation sees."""
-        x = self.conv(
-            x, out, kernel, stride=stride, padding=padding, groups=groups, bias=False, gain=_GAIN[act]
-        )
+        x = self.conv(x, out, kernel, stride=stride, padding=padding, groups=groups, bias=False, gain=_GAIN[act])
         return self.activate(self.batch_norm(x, gain=gain, epsilon=epsilon), act)
 
     def batch_norm(self, x: Value, *, gain: float = 1.0, epsilon: float = 1e-5) -> Value:

@@ -79,9 +79,7 @@ def _fork(graph: Graph, x: Value) -> Value:
 
 
 def _pooled(graph: Graph, x: Value, out: int) -> Value:
-    mean = graph.node(
-        "AveragePool", x, kernel_shape=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1), count_include_pad=1
-    )
+    mean = graph.node("AveragePool", x, kernel_shape=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1), count_include_pad=1)
     return _chain(graph, mean, (out, 1))
 
 

@@ -38,9 +38,7 @@ def mobilenet_v1(graph: Graph) -> None:
 def _conv_same(graph: Graph, x: Value, out: int, *, stride: int, groups: int = 1) -> Value:
     """A 3x3 convolution padded as TensorFlow's "SAME": at stride 2 on even sizes, only bottom and right."""
     pads = (0, 0, 1, 1) if stride == 2 else (1, 1, 1, 1)
-    return graph.conv_bn(
-        x, out, 3, stride=stride, padding=pads, groups=groups, act="relu6", epsilon=_V1_EPSILON
-    )
+    return graph.conv_bn(x, out, 3, stride=stride, padding=pads, groups=groups, act="relu6", epsilon=_V1_EPSILON)
 
 
 def mobilenet_v2(graph: Graph) -> None:

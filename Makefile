@@ -1,0 +1,44 @@
+# make demo   install, then compile, run and benchmark a small model on this CPU
+# make test   install, then lint, type-check and test
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Compiled models are linked with a C compiler; where there is none, Zig's linker comes from PyPI.
+LINKER := $(if $(shell command -v cc || command -v gcc || command -v clang || command -v g++),,linker)
+comma  := ,
+
+.PHONY: demo test lint types unit clean
+
+demo: $(VENV)/.installed
+	$(BIN)/slipstream compile zoo:tiny_cnn -o demo/tiny_cnn
+	$(BIN)/slipstream run demo/tiny_cnn --random
+	$(BIN)/slipstream compile zoo:squeezenet1_1 -o demo/squeezenet
+	$(BIN)/slipstream bench demo/squeezenet --against onnxruntime
+
+test: lint types unit
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/pytest
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Slipstream needs Python 3.11 or newer: say make PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(if $(LINKER),[$(LINKER)])'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch$(if $(LINKER),$(comma)$(LINKER))]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

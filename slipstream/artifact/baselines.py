@@ -1,0 +1,90 @@
+"""The same model in other runtimes, ready to be timed against a compiled artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slipstream.artifact.manifest import Manifest
+from slipstream.errors import ArtifactError, InputError
+from slipstream.frontends.inputs import Array
+
+Run = Callable[[], list[Array]]
+
+NAMES = ("onnxruntime", "torch", "torch.compile")
+
+
+def baseline(name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int) -> Run:
+    """A function that runs the artifact's own model once on `feeds` in the runtime called `name`."""
+    if name not in NAMES:
+        raise InputError(f"unknown baseline {name!r}: choose from {', '.join(NAMES)}")
+    source = model or manifest.source
+    if source == "memory":
+        raise ArtifactError("this artifact was compiled from a model in memory: give its file with --model")
+    if source.endswith(".pt2"):
+        return _from_pt2(name, Path(source), manifest, feeds, threads)
+    return _from_onnx(name, source, manifest, feeds, threads)
+
+
+def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
+    from slipstream.frontends import onnx_run, zoo
+    from slipstream.frontends.onnx_import import clean_onnx
+
+    if source.startswith("zoo:"):
+        reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options)
+    else:
+        _must_exist(source)
+        reference, facts = clean_onnx(Path(source), **manifest.options)
+    _must_match(facts["fingerprint"], manifest, source)
+    if name == "onnxruntime":
+        session = onnx_run.session(reference.path, threads=threads)
+        return lambda: onnx_run.run(session, feeds)
+    import onnx
+
+    _import_torch()
+    from slipstream.frontends.onnx_as_torch import as_torch
+
+    return _run_torch(name, as_torch(onnx.load(str(reference.clean_path))), feeds, threads)
+
+
+def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
+    if name == "onnxruntime":
+        raise InputError("a PyTorch model cannot run in ONNX Runtime as it is: bench it --against torch")
+    torch = _import_torch()
+    from slipstream.frontends.torch_export import fingerprint
+
+    _must_exist(str(path))
+    program = torch.export.load(str(path))
+    _must_match(fingerprint(program), manifest, str(path))
+    return _run_torch(name, program.module(), feeds, threads)
+
+
+def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:
+    torch = _import_torch()
+    torch.set_num_threads(threads)
+    tensors = [torch.from_numpy(value) for value in feeds.values()]
+    if name == "torch.compile":
+        module = torch.compile(module, fullgraph=True, mode="max-autotune-no-cudagraphs")
+
+    def run() -> list[Array]:
+        with torch.inference_mode():
+            return [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*tensors))]
+
+    return run
+
+
+def _import_torch() -> Any:
+    from slipstream.frontends.torch_export import import_torch
+
+    return import_torch()
+
+
+def _must_exist(source: str) -> None:
+    if not Path(source).is_file():
+        raise ArtifactError(f"the model {source} is gone: give its new place with --model")
+
+
+def _must_match(fingerprint: str, manifest: Manifest, source: str) -> None:
+    if fingerprint != manifest.fingerprint:
+        raise ArtifactError(f"{source} is not the model this artifact was compiled from: compile it again")

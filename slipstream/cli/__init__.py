@@ -1,0 +1,30 @@
+"""The `slipstream` command. Nothing here imports NumPy or TVM before it has to: `--help` is instant."""
+
+from __future__ import annotations
+
+import click
+
+import slipstream
+from slipstream.cli.bench import bench
+from slipstream.cli.compile import compile_command
+from slipstream.cli.completion import completion
+from slipstream.cli.doctor import doctor
+from slipstream.cli.operators import operators
+from slipstream.cli.run import run
+from slipstream.cli.zoo import zoo
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(slipstream.__version__, prog_name="slipstream")
+def main() -> None:
+    """Turn a trained model into a compiled, verified, faster one.
+
+    \b
+    slipstream compile zoo:resnet18 -o r18      compile and verify
+    slipstream run r18 --random                 run it once
+    slipstream bench r18 --against onnxruntime  compare it
+    """
+
+
+for command in (compile_command, run, bench, operators, zoo, doctor, completion):
+    main.add_command(command)

@@ -1,0 +1,60 @@
+"""`slipstream bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import threads_option
+
+if TYPE_CHECKING:
+    from slipstream.artifact.bench import BenchResult
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--against", default="", metavar="NAMES", help="onnxruntime, torch, torch.compile; separated by commas.")
+@click.option("--model", help="The model file, if it is no longer where it was compiled from.")
+@threads_option
+@click.option("--seconds", default=10.0, show_default=True, help="How long to measure, all contenders together.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@one_line_errors
+def bench(directory: Path, against: str, model: str | None, threads: int | None, seconds: float, as_json: bool) -> None:
+    """Time the compiled model in DIRECTORY, interleaved with other runtimes on the same inputs and threads."""
+    import json
+    from dataclasses import asdict
+
+    from slipstream.artifact.bench import bench as measure
+    from slipstream.cli.progress import fraction
+
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    with fraction(f"timing {directory}") as progress:
+        result = measure(directory, against=names, model=model, threads=threads, seconds=seconds, progress=progress)
+    if as_json:
+        click.echo(json.dumps(asdict(result), indent=1))
+    else:
+        _print(result)
+
+
+def _print(result: BenchResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    ratios = {ratio.against: ratio for ratio in result.ratios}
+    table = Table(box=None, pad_edge=False, title=f"{result.model}, {result.threads} threads", title_justify="left")
+    for column in ("runtime", "median ms", "95 % interval", "runs", "slipstream is", "95 % interval"):
+        table.add_column(column, justify="left" if column == "runtime" else "right")
+    for timing in result.timings:
+        ratio = ratios.get(timing.name)
+        table.add_row(
+            timing.name,
+            f"{timing.median * 1e3:.3f}",
+            f"{timing.low * 1e3:.3f} - {timing.high * 1e3:.3f}",
+            str(timing.runs),
+            f"{ratio.median:.2f}x as fast" if ratio else "",
+            f"{ratio.low:.2f} - {ratio.high:.2f}" if ratio else "",
+        )
+    Console().print(table)

@@ -1,0 +1,130 @@
+"""`slipstream compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import (
+    ModelArgument,
+    constant_option,
+    parse_constants,
+    parse_shapes,
+    read_arrays,
+    shape_option,
+    target_option,
+    threads_option,
+)
+from slipstream.errors import InputError
+
+if TYPE_CHECKING:
+    from slipstream.artifact.compile import CompileResult
+
+_STAGES = ("import", "prepare", "schedule", "build", "verify", "write")
+
+
+@click.command("compile")
+@click.argument("model", type=ModelArgument(), required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
+@shape_option
+@constant_option
+@target_option
+@threads_option
+@click.option(
+    "--input-data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Inputs to verify with, by name."
+)
+@click.option("--explain", is_flag=True, help="Print the passes; with MODEL, also what each one took.")
+@one_line_errors
+def compile_command(
+    model: str | None,
+    output: Path | None,
+    shapes: tuple[str, ...],
+    constants: tuple[str, ...],
+    target: str,
+    threads: int | None,
+    input_data: Path | None,
+    explain: bool,
+) -> None:
+    """Compile MODEL into a directory, verified against ONNX Runtime (PyTorch models: against PyTorch).
+
+    MODEL is an ONNX file, a saved torch.export program (.pt2), or zoo:NAME ('slipstream zoo' lists them).
+    """
+    if model is None:
+        if not explain:
+            raise click.UsageError("Missing argument 'MODEL'.")
+        _print_passes()
+        return
+    if output is None:
+        raise click.UsageError("Missing option '-o': the directory to write the compiled model to.")
+    result = _compile(
+        model,
+        output,
+        shapes=parse_shapes(shapes),
+        constants=parse_constants(constants),
+        target=target,
+        threads=threads,
+        input_data=_named_arrays(input_data),
+    )
+    if explain:
+        _print_passes(result.passes)
+    _print_result(result)
+
+
+def _named_arrays(path: Path | None) -> Any:
+    if path is None:
+        return None
+    arrays = read_arrays(path)
+    if not isinstance(arrays, dict):
+        raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
+    return arrays
+
+
+def _compile(model: str, output: Path, **options: Any) -> CompileResult:
+    from slipstream.cli.guard import run_guarded
+    from slipstream.cli.progress import stages
+
+    def work(progress: Any) -> Any:
+        from slipstream.artifact.compile import compile
+
+        return compile(model, output, progress=progress, **options)
+
+    with stages(f"compiling {model}", _STAGES) as show:
+        result: CompileResult = run_guarded(work, show)
+    return result
+
+
+def _print_passes(reports: Any = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if reports is None:
+        from slipstream.graph.prepare import PASSES
+
+        reports = PASSES
+    table = Table(box=None, pad_edge=False)
+    for column in ("pass", "what it is for"):
+        table.add_column(column)
+    timed = hasattr(reports[0], "seconds")
+    if timed:
+        table.add_column("seconds", justify="right")
+    for report in reports:
+        note = f" [yellow](left out: {report.skipped})[/yellow]" if getattr(report, "skipped", "") else ""
+        table.add_row(report.name, report.why + note, *([f"{report.seconds:.2f}"] if timed else []))
+    Console().print(table)
+
+
+def _print_result(result: CompileResult) -> None:
+    manifest, checked = result.manifest, result.verification
+    size = sum(path.stat().st_size for path in result.directory.iterdir())
+    click.echo(f"{result.directory}: {manifest.model} for {manifest.cpu}, {size / 1e6:.1f} MB")
+    if checked is not None:
+        worst = max((output.max_relative for output in checked.outputs), default=0.0)
+        click.echo(
+            f"verified against {checked.reference}: {len(checked.outputs)} output(s), {checked.seeds} seeds, "
+            f"largest relative error {worst:.1e}"
+        )
+    spent = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in result.seconds.items())
+    click.echo(f"took {sum(result.seconds.values()):.1f} s ({spent})")

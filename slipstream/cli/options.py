@@ -1,0 +1,78 @@
+"""Arguments that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from slipstream.errors import InputError, ShapeError
+
+
+class ModelArgument(click.types.StringParamType):
+    """A model file or `zoo:NAME`; completes both."""
+
+    name = "model"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from slipstream.frontends import zoo
+
+        named = [CompletionItem(f"zoo:{name}") for name in zoo.names() if f"zoo:{name}".startswith(incomplete)]
+        return [*named, CompletionItem(incomplete, type="file")]
+
+
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=1x3x224x224",
+    help="Fix the shape of a dynamic input (repeatable).",
+)
+constant_option = click.option(
+    "--constant", "constants", multiple=True, metavar="NAME=VALUE", help="Turn an input into a constant (repeatable)."
+)
+target_option = click.option(
+    "--target", default="cpu", show_default=True, metavar="cpu|cpu:NAME", help="This machine, or an older CPU by name."
+)
+threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to run on [default: all cores].")
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int]]:
+    """`name=1x3x224x224` → {"name": [1, 3, 224, 224]}."""
+    shapes = {}
+    for text in texts:
+        name, equals, extents = text.rpartition("=")
+        parts = extents.lower().split("x") if extents else []
+        if not equals or not name or not all(part.isdecimal() and int(part) > 0 for part in parts):
+            raise ShapeError(f"--shape {text!r} makes no sense: write it as NAME=1x3x224x224, every number above zero")
+        shapes[name] = [int(part) for part in parts]
+    return shapes
+
+
+def parse_constants(texts: tuple[str, ...]) -> dict[str, float]:
+    """`rate=16000` → {"rate": 16000}."""
+    constants: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            constants[name] = int(value) if value.lstrip("-").isdecimal() else float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ShapeError(f"--constant {text!r} makes no sense: write it as NAME=16000")
+    return constants
+
+
+def read_arrays(path: Path) -> Any:
+    """The content of a `.npz` (a mapping) or `.npy` (one array) file."""
+    import numpy as np
+
+    if not path.is_file():
+        raise InputError(f"there is no file {path}: save it with numpy.save or numpy.savez")
+    try:
+        content = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path} is not a NumPy file ({error}): save it with numpy.save or numpy.savez") from error
+    return dict(content) if hasattr(content, "files") else content

@@ -1,0 +1,85 @@
+"""`slipstream run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import read_arrays, threads_option
+from slipstream.errors import InputError
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="A .npy array or a .npz of named arrays (repeatable).",
+)
+@click.option("--random", "use_random", is_flag=True, help="Fill inputs that were not given with seeded random values.")
+@click.option("--seed", default=0, show_default=True, help="Seed of --random.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE.npz", help="Save the outputs by name.")
+@threads_option
+@one_line_errors
+def run(
+    directory: Path, inputs: tuple[str, ...], use_random: bool, seed: int, output: Path | None, threads: int | None
+) -> None:
+    """Run the compiled model in DIRECTORY once and print its outputs."""
+    import time
+
+    import numpy as np
+
+    from slipstream.artifact.loaded import load
+    from slipstream.frontends.inputs import random_inputs
+
+    model = load(directory, threads=threads)
+    feeds = _read_inputs(inputs, [spec.name for spec in model.inputs])
+    if use_random:
+        feeds = {**random_inputs(model.inputs, np.random.default_rng(seed)), **feeds}
+    elif not feeds and model.inputs:
+        expected = ", ".join(map(str, model.inputs))
+        raise InputError(f"no inputs: give --input FILE or --random; the model takes {expected}")
+    began = time.perf_counter()
+    results = model(feeds)
+    click.echo(f"ran {model.manifest.model} in {(time.perf_counter() - began) * 1e3:.1f} ms (first run)")
+    for name, value in results.items():
+        click.echo(f"{name}: {value.dtype}{list(value.shape)} {_summary(value)}")
+    if output is not None:
+        try:
+            np.savez(output, **dict(results.items()))
+        except OSError as error:
+            raise InputError(f"cannot write {output}: {error.strerror}") from error
+        click.echo(f"saved {output}")
+
+
+def _read_inputs(texts: tuple[str, ...], names: list[str]) -> dict[str, Any]:
+    feeds: dict[str, Any] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals or name not in names:
+            name, file = "", text
+        arrays = read_arrays(Path(file))
+        if isinstance(arrays, dict) and not name:
+            feeds.update(arrays)
+        elif isinstance(arrays, dict):
+            raise InputError(f"{file} holds several arrays: pass it as --input {file}, without a name")
+        else:
+            free = [n for n in names if n not in feeds]
+            if not name and not free:
+                raise InputError(f"more inputs were given than the model takes ({', '.join(names)})")
+            feeds[name or free[0]] = arrays
+    return feeds
+
+
+def _summary(value: Any) -> str:
+    import numpy as np
+
+    if value.size == 0:
+        return "(empty)"
+    head = np.array2string(value.reshape(-1)[:5], precision=4, separator=" ")
+    return f"{head[:-1]}{' ...' if value.size > 5 else ''}]  min {value.min():.4g}  max {value.max():.4g}"

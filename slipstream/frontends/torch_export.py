@@ -1,0 +1,145 @@
+"""PyTorch → `Model`: a module with example inputs, an `ExportedProgram`, or a saved `.pt2` (extra `torch`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.errors import MissingDependencyError, ModelError, UnsupportedModelError
+from slipstream.frontends.inputs import Array, TensorSpec
+from slipstream.frontends.model import Model
+from slipstream.frontends.onnx_import import output_spec
+
+
+class TorchReference:
+    """The exported program, run by PyTorch itself."""
+
+    name = "torch"
+
+    def __init__(self, program: Any, inputs: tuple[TensorSpec, ...]) -> None:
+        self.program = program
+        self._inputs = inputs
+
+    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
+        torch = import_torch()
+        module = self.program.module()
+        results = []
+        with torch.no_grad():
+            for feed in feeds:
+                returned = module(*(torch.from_numpy(feed[spec.name]) for spec in self._inputs))
+                leaves = torch.utils._pytree.tree_leaves(returned)
+                results.append([np.asarray(leaf.detach().numpy()) for leaf in leaves])
+        return results
+
+
+def import_torch() -> Any:
+    """PyTorch, or an error that says how to install it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError("PyTorch is not installed: pip install 'slipstream[torch]'") from error
+    return torch
+
+
+def load_torch(model: Any, example_inputs: Sequence[Any] | None) -> Model:
+    """A `torch.nn.Module` with example inputs, or an `ExportedProgram`."""
+    torch = import_torch()
+    if isinstance(model, torch.export.ExportedProgram):
+        return _import(model, name="model", source="memory")
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"a {type(model).__name__} is no model: give a path, a zoo name, an onnx.ModelProto, a torch.nn.Module "
+            "with example inputs, or a torch.export.ExportedProgram"
+        )
+    if example_inputs is None:
+        raise ModelError("a torch.nn.Module needs example inputs: pass example_inputs=(tensor, ...)")
+    was_training = model.training
+    try:
+        program = torch.export.export(model.eval(), tuple(example_inputs))
+    except Exception as error:
+        raise UnsupportedModelError(f"torch.export cannot capture the module: {_first_line(error)}") from error
+    finally:
+        model.train(was_training)
+    return _import(program, name=type(model).__name__, source="memory")
+
+
+def load_pt2(path: Path) -> Model:
+    """What `torch.export.save` wrote."""
+    torch = import_torch()
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} is not a saved torch.export program: {_first_line(error)}") from error
+    return _import(program, name=path.stem, source=str(path.absolute()))
+
+
+def _import(program: Any, *, name: str, source: str) -> Model:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    inputs = _inputs(program)
+    try:
+        module = from_exported_program(program, unwrap_unit_return_tuple=False)
+    except Exception as error:
+        raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {_first_line(error)}") from error
+    returned = module["main"].ret_ty
+    names = _output_names(program, len(returned.fields))
+    return Model(
+        name=name,
+        source=source,
+        module=module,
+        inputs=inputs,
+        outputs=tuple(output_spec(n, field) for n, field in zip(names, returned.fields, strict=True)),
+        fingerprint=fingerprint(program),
+        reference=TorchReference(program, inputs),
+    )
+
+
+def _inputs(program: Any) -> tuple[TensorSpec, ...]:
+    wanted = set(program.graph_signature.user_inputs)
+    specs = []
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in wanted:
+            continue
+        value = node.meta["val"]
+        shape = tuple(value.shape)
+        dynamic = [axis for axis, extent in enumerate(shape) if not isinstance(extent, int)]
+        if dynamic:
+            raise UnsupportedModelError(
+                f"input {node.name!r} is dynamic in axis {dynamic[0]}: export with static shapes"
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(node.name, shape, dtype, _index_limit(node)))
+    return tuple(specs)
+
+
+def _index_limit(node: Any) -> int | None:
+    """Rows of the smallest table that this input indexes: token ids have to stay below it."""
+    rows = [
+        int(user.args[0].meta["val"].shape[0])
+        for user in node.users
+        if "embedding" in str(user.target) and len(user.args) > 1 and user.args[1] is node
+    ]
+    return min(rows, default=None)
+
+
+def _output_names(program: Any, count: int) -> list[str]:
+    named = [str(name) for name in program.graph_signature.user_outputs]
+    return named if len(named) == count and len(set(named)) == count else [f"output{i}" for i in range(count)]
+
+
+def fingerprint(program: Any) -> str:
+    """The same for the same graph and weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(str(program.graph).encode())
+    for name, tensor in sorted(program.state_dict.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
