@@ -9,6 +9,7 @@ import click
 
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import threads_option
+from slipstream.cli.tvm_import import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.artifact.bench import BenchResult
@@ -27,6 +28,7 @@ def bench(directory: Path, against: str, model: str | None, threads: int | None,
     import json
     from dataclasses import asdict
 
+    import_tvm_without_torch()
     from slipstream.artifact.bench import bench as measure
     from slipstream.cli.progress import fraction
 
@@ -40,21 +42,21 @@ def bench(directory: Path, against: str, model: str | None, threads: int | None,
 
 
 def _print(result: BenchResult) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import print_table
 
     ratios = {ratio.against: ratio for ratio in result.ratios}
-    table = Table(box=None, pad_edge=False, title=f"{result.model}, {result.threads} threads", title_justify="left")
-    for column in ("runtime", "median ms", "95 % interval", "runs", "slipstream is", "95 % interval"):
-        table.add_column(column, justify="left" if column == "runtime" else "right")
+    rows = []
     for timing in result.timings:
         ratio = ratios.get(timing.name)
-        table.add_row(
-            timing.name,
-            f"{timing.median * 1e3:.3f}",
-            f"{timing.low * 1e3:.3f} - {timing.high * 1e3:.3f}",
-            str(timing.runs),
-            f"{ratio.median:.2f}x as fast" if ratio else "",
-            f"{ratio.low:.2f} - {ratio.high:.2f}" if ratio else "",
+        rows.append(
+            (
+                timing.name,
+                f"{timing.median * 1e3:.3f}",
+                f"{timing.low * 1e3:.3f} - {timing.high * 1e3:.3f}",
+                timing.runs,
+                f"{ratio.median:.2f}x as fast" if ratio else "",
+                f"{ratio.low:.2f} - {ratio.high:.2f}" if ratio else "",
+            )
         )
-    Console().print(table)
+    columns = ("runtime", "median ms", "95 % interval", "runs", "slipstream is", "95 % interval")
+    print_table(columns, rows, title=f"{result.model}, {result.threads} threads", numeric=5)

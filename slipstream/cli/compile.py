@@ -18,6 +18,7 @@ from slipstream.cli.options import (
     target_option,
     threads_option,
 )
+from slipstream.cli.tvm_import import import_tvm_without_torch
 from slipstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def _compile(model: str, output: Path, **options: Any) -> CompileResult:
     from slipstream.cli.progress import stages
 
     def work(progress: Any) -> Any:
+        if not model.endswith(".pt2"):
+            import_tvm_without_torch()
         from slipstream.artifact.compile import compile
 
         return compile(model, output, progress=progress, **options)
@@ -97,23 +100,23 @@ def _compile(model: str, output: Path, **options: Any) -> CompileResult:
 
 
 def _print_passes(reports: Any = None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import print_table
 
     if reports is None:
+        import_tvm_without_torch()
         from slipstream.graph.prepare import PASSES
 
-        reports = PASSES
-    table = Table(box=None, pad_edge=False)
-    for column in ("pass", "what it is for"):
-        table.add_column(column)
-    timed = hasattr(reports[0], "seconds")
-    if timed:
-        table.add_column("seconds", justify="right")
-    for report in reports:
-        note = f" [yellow](left out: {report.skipped})[/yellow]" if getattr(report, "skipped", "") else ""
-        table.add_row(report.name, report.why + note, *([f"{report.seconds:.2f}"] if timed else []))
-    Console().print(table)
+        print_table(("pass", "what it is for"), [(step.name, step.why) for step in PASSES])
+        return
+    rows = [
+        (
+            report.name,
+            f"{report.why} (left out: {report.skipped})" if report.skipped else report.why,
+            f"{report.seconds:.2f}",
+        )
+        for report in reports
+    ]
+    print_table(("pass", "what it is for", "seconds"), rows, numeric=1)
 
 
 def _print_result(result: CompileResult) -> None:

@@ -15,6 +15,7 @@ from slipstream.cli.options import (
     shape_option,
     target_option,
 )
+from slipstream.cli.tvm_import import import_tvm_without_torch
 
 _STAGES = ("import", "prepare", "extract")
 
@@ -34,6 +35,8 @@ def operators(model: str, shapes: tuple[str, ...], constants: tuple[str, ...], t
     parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
 
     def work(progress: Any) -> list[dict[str, Any]]:
+        if not model.endswith(".pt2"):
+            import_tvm_without_torch()
         from slipstream.frontends import load_model
         from slipstream.graph.operators import extract_operators
         from slipstream.graph.prepare import prepare
@@ -70,23 +73,19 @@ def _print_json(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import print_table
 
     total = sum(row["weight"] * row["flops"] for row in rows) or 1
-    table = Table(box=None, pad_edge=False)
-    table.add_column("operator")
-    for column in ("times", "MFLOP", "MB", "% of FLOPs"):
-        table.add_column(column, justify="right")
-    table.add_column("key")
-    for row in rows:
-        table.add_row(
+    table = [
+        (
             row["name"],
-            str(row["weight"]),
+            row["key"],
+            row["weight"],
             f"{row['flops'] / 1e6:.2f}",
             f"{row['bytes'] / 1e6:.2f}",
             f"{100 * row['weight'] * row['flops'] / total:.1f}",
-            row["key"],
         )
-    Console().print(table)
+        for row in rows
+    ]
+    print_table(("operator", "key", "times", "MFLOP", "MB", "% of FLOPs"), table, numeric=4)
     click.echo(f"{len(rows)} operators, run {sum(row['weight'] for row in rows)} times, {total / 1e9:.2f} GFLOP")

@@ -9,6 +9,7 @@ import click
 
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import read_arrays, threads_option
+from slipstream.cli.tvm_import import import_tvm_without_torch
 from slipstream.errors import InputError
 
 
@@ -34,6 +35,7 @@ def run(
 
     import numpy as np
 
+    import_tvm_without_torch()
     from slipstream.artifact.loaded import load
     from slipstream.frontends.inputs import random_inputs
 
