@@ -11,6 +11,7 @@ from slipstream.artifact.runtime import Executor, Outputs
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
+from slipstream.native_output import quiet_native_code
 from slipstream.target import lacking_features
 
 
@@ -47,7 +48,8 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
     import tvm
 
     try:
-        executable = tvm.runtime.load_module(str(directory / LIBRARY))
+        with quiet_native_code():
+            executable = tvm.runtime.load_module(str(directory / LIBRARY))
         weights = map_weights(directory / WEIGHTS, manifest.weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error

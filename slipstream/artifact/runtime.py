@@ -62,9 +62,7 @@ class Executor:
         NumPy arrays in, NumPy arrays out; other tensors in, tensors that speak DLPack out.
         """
         values = self._bind(args, kwargs)
-        for spec, value in zip(self.inputs, values, strict=True):
-            _check(spec, value)
-        tensors = [self._to_device(value) for value in values]
+        tensors = [self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)]
         with self._lock:
             use_threads(self.threads)
             returned = self._main(*tensors, self._weights)
@@ -92,9 +90,11 @@ class Executor:
             raise InputError(f"missing input: {', '.join(missing)}")
         return [given[name] for name in names]
 
-    def _to_device(self, value: Any) -> Any:
-        # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
+    def _to_device(self, spec: TensorSpec, value: Any) -> Any:
+        _check(spec, value)
         array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
+        _check_indices(spec, array)
+        # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
         return self._tensor(np.ascontiguousarray(array))
 
 
@@ -106,3 +106,11 @@ def _check(spec: TensorSpec, value: Any) -> None:
     if dtype != spec.dtype or shape != spec.shape:
         got = f"{dtype}[{'x'.join(map(str, shape))}]"
         raise InputError(f"input {spec.name!r} has to be {str(spec).partition(': ')[2]}, not {got}")
+
+
+def _check_indices(spec: TensorSpec, value: Array) -> None:
+    """Compiled code looks tables up without a bounds check: an index outside would read foreign memory."""
+    if spec.limit is not None and value.size and not -spec.limit <= value.min() <= value.max() < spec.limit:
+        raise InputError(
+            f"input {spec.name!r} holds {value.min()} to {value.max()}: it indexes a table of {spec.limit} rows"
+        )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+
+# Read when ONNX Runtime is imported: a user's models are nobody else's business.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
 from slipstream.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
+# Turns a matmul and its bias into Reshape, Gemm, Reshape, which keeps TVM from fusing what follows.
+_UNWANTED = ["MatMulAddFusion"]
 
 
 def session(
@@ -30,7 +36,9 @@ def session(
         options.graph_optimization_level = levels.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(save_to)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNWANTED if save_to else None
+        )
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
 

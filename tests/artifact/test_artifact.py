@@ -1,0 +1,263 @@
+"""Compiling, loading and calling, with ONNX Runtime as the judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import slipstream
+from slipstream.artifact.manifest import Manifest
+from slipstream.errors import ArtifactError, InputError, VerificationError
+from slipstream.frontends import random_inputs, zoo
+from slipstream.frontends.model import Model
+from tests.conftest import small_model
+
+
+@pytest.fixture(scope="module")
+def image() -> np.ndarray:
+    return np.random.default_rng(7).standard_normal((1, 3, 32, 32)).astype(np.float32)
+
+
+def run_in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def test_computes_what_onnxruntime_computes(tiny_artifact: Path, image: np.ndarray) -> None:
+    (expected,) = run_in_onnxruntime(zoo.build("tiny_cnn"), {"input": image})
+    (actual,) = slipstream.load(tiny_artifact)(image)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_by_position_keyword_and_mapping_outputs_by_name(tiny_artifact: Path, image: np.ndarray) -> None:
+    model = slipstream.load(tiny_artifact)
+    first = model(image)["logits"]
+    np.testing.assert_array_equal(first, model(input=image)[0])
+    np.testing.assert_array_equal(first, model({"input": image})["logits"])
+    np.testing.assert_array_equal(first, model(np.asfortranarray(image))[0])
+
+
+def test_dlpack_in_dlpack_out(tiny_artifact: Path, image: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    model = slipstream.load(tiny_artifact)
+    returned = torch.from_dlpack(model(torch.from_numpy(image))[0])
+    np.testing.assert_array_equal(returned.numpy(), model(image)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (([np.zeros((1, 3, 32, 31), np.float32)], {}), r"float32\[1x3x32x32\], not float32\[1x3x32x31\]"),
+        (([np.zeros((1, 3, 32, 32), np.float64)], {}), r"has to be float32"),
+        (([], {"inptu": np.zeros((1, 3, 32, 32), np.float32)}), r"no input 'inptu'.*input: float32\[1x3x32x32\]"),
+        (([], {}), "missing input: input"),
+        (([np.zeros(1), np.zeros(1)], {}), "2 inputs were given, the model takes 1"),
+        (([[1, 2, 3]], {}), "is a list"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_right_ones_named(
+    tiny_artifact: Path, arguments: tuple[list, dict], complaint: str
+) -> None:
+    model = slipstream.load(tiny_artifact)
+    args, kwargs = arguments
+    with pytest.raises(InputError, match=complaint):
+        model(*args, **kwargs)
+
+
+def test_threads_calling_at_once_get_their_own_answers(tiny_artifact: Path) -> None:
+    model = slipstream.load(tiny_artifact)
+    images = [np.random.default_rng(seed).standard_normal((1, 3, 32, 32)).astype(np.float32) for seed in range(8)]
+    expected = [model(image)[0] for image in images]
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(model(images[index])[0], expected[index]):
+                wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(images))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_manifest_says_what_was_compiled_and_how_well_it_was_verified(tiny_artifact: Path) -> None:
+    manifest = Manifest.read(tiny_artifact)
+    assert (manifest.model, manifest.source) == ("tiny_cnn", "zoo:tiny_cnn")
+    assert manifest.verification is not None
+    assert manifest.verification.reference == "onnxruntime"
+    assert manifest.verification.seeds >= 3
+    assert all(check.max_relative < check.tolerance for check in manifest.verification.outputs)
+    assert set(manifest.versions) >= {"slipstream", "apache-tvm", "onnxruntime"}
+
+
+def test_loading_needs_no_compiler_and_no_frontend(tiny_artifact: Path) -> None:
+    """Run in a fresh process where importing ONNX, ONNX Runtime or our compiler is an error."""
+    script = (
+        "import sys, numpy as np\n"
+        "for name in ('onnx', 'onnxruntime', 'slipstream.graph', 'slipstream.artifact.compile'):\n"
+        "    sys.modules[name] = None\n"
+        "import slipstream\n"
+        "print(slipstream.load(sys.argv[1])(np.zeros((1, 3, 32, 32), np.float32))[0].shape)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tiny_artifact)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "(1, 10)", done.stderr
+
+
+def test_integer_inputs_stay_in_the_range_of_their_table_and_outside_is_refused(tmp_path: Path) -> None:
+    table = numpy_helper.from_array(np.arange(22, dtype=np.float32).reshape(11, 2), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        "embedding",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 2])],
+        [table],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = slipstream.compile(proto, tmp_path / "embedding")
+    (spec,) = result.manifest.inputs
+    assert spec.limit == 11
+    drawn = np.concatenate([random_inputs((spec,), np.random.default_rng(s))["ids"].ravel() for s in range(50)])
+    assert drawn.min() == 0
+    assert drawn.max() == 10
+    with pytest.raises(InputError, match="table of 11 rows"):
+        slipstream.load(tmp_path / "embedding")(np.full((1, 5), 11))
+
+
+def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_path: Path) -> None:
+    model = slipstream.load_model(small_model())
+    slipstream.compile(model, tmp_path / "out")
+    before = (tmp_path / "out" / "manifest.json").read_text()
+
+    class OffByALittle:
+        name = "onnxruntime"
+
+        def outputs(self, feeds: list[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
+            return [[value * 1.001 for value in values] for values in model.reference.outputs(feeds)]
+
+    changed = Model(
+        model.name, model.source, model.module, model.inputs, model.outputs, model.fingerprint, OffByALittle()
+    )
+    with pytest.raises(VerificationError, match=r"nothing was written[\s\S]*y .*0\.001"):
+        slipstream.compile(changed, tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_recompiling_replaces_the_artifact_as_a_whole(tmp_path: Path) -> None:
+    slipstream.compile(small_model(), tmp_path / "out")
+    slipstream.compile(small_model(op="Sigmoid"), tmp_path / "out")
+    x = np.ones((1, 3, 8, 8), np.float32)
+    assert slipstream.load(tmp_path / "out")(x)[0].max() < 1.0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    slipstream.compile(small_model(), tmp_path / "out")
+    before = (tmp_path / "out" / "manifest.json").read_text()
+    script = (
+        "import sys, os, signal\n"
+        "from slipstream.artifact import directory\n"
+        "from pathlib import Path\n"
+        "with directory.replace_directory(Path(sys.argv[1])) as staging:\n"
+        "    (staging / 'model.so').write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "out" / "manifest.json").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 2
+    slipstream.compile(small_model(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["model.so", "weights.bin", "manifest.json"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
+def test_damage_is_noticed_before_anything_runs(tiny_artifact: Path, tmp_path: Path, name: str, damage: str) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_artifact, broken)
+    content = (broken / name).read_bytes()
+    if damage == "missing":
+        (broken / name).unlink()
+    elif damage == "truncated":
+        (broken / name).write_bytes(content[: len(content) // 2])
+    else:
+        (broken / name).write_bytes(b"#" + content[1:])
+    with pytest.raises(ArtifactError, match=r"damaged|not a compiled model"):
+        slipstream.load(broken)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"architecture": "sparc64"}, "compiled for sparc64"),
+        ({"features": ["avx10.9"]}, "this CPU lacks avx10.9"),
+        ({"format": 99}, "format 99"),
+    ],
+)
+def test_an_artifact_for_another_machine_is_refused(
+    tiny_artifact: Path, tmp_path: Path, change: dict, complaint: str
+) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(tiny_artifact, foreign)
+    manifest = json.loads((foreign / "manifest.json").read_text())
+    (foreign / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(ArtifactError, match=complaint):
+        slipstream.load(foreign)
+
+
+def test_compiling_for_an_older_cpu_uses_none_of_the_newer_instructions(tmp_path: Path) -> None:
+    baseline = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[os.uname().machine]
+    result = slipstream.compile(small_model(), tmp_path / "old", target=baseline)
+    assert "avx512f" not in result.manifest.features
+    assert slipstream.load(tmp_path / "old")(np.zeros((1, 3, 8, 8), np.float32))[0].shape == (1, 4, 8, 8)
+
+
+def test_fingerprint_is_of_the_content_not_of_where_the_weights_are(tmp_path: Path) -> None:
+    proto = small_model()
+    onnx.save(proto, tmp_path / "inside.onnx")
+    onnx.save(proto, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.data", size_threshold=0)
+    inside, outside = (slipstream.load_model(tmp_path / f"{name}.onnx") for name in ("inside", "outside"))
+    assert (tmp_path / "weights.data").exists()
+    assert inside.fingerprint == outside.fingerprint == slipstream.load_model(small_model()).fingerprint
+    assert inside.fingerprint != slipstream.load_model(small_model(op="Sigmoid")).fingerprint
+
+
+def test_no_process_and_no_temporary_file_outlives_the_user(tmp_path: Path) -> None:
+    script = (
+        "import slipstream, subprocess, sys, os\n"
+        "from slipstream.frontends import sandbox\n"
+        "slipstream.compile('zoo:tiny_cnn', sys.argv[1])\n"
+        "print(sandbox._worker._process.pid)\n"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        check=True,
+    )
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{done.stdout.strip()}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{done.stdout.strip()}").exists()
+    assert list(scratch.iterdir()) == []
