@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,72 +24,63 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
 
     Call it before TVM or any thread has been started. What native code prints is shown only if it crashes.
     """
-    from multiprocessing import Pipe
-
-    receiver, sender = Pipe(duplex=False)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
     with tempfile.TemporaryFile() as log:
-        child = os.fork()
-        if child == 0:
-            receiver.close()
-            _work_and_exit(work, sender, log.fileno())
+        child = fork.Process(target=_work, args=(work, sender, log.fileno()), daemon=True)
+        child.start()
         sender.close()
-        answer = _listen(receiver, progress, child)
-        _, status = os.waitpid(child, 0)
+        try:
+            answer = _listen(receiver, progress)
+        except KeyboardInterrupt:
+            child.terminate()
+            child.join()
+            raise
+        child.join()
         if answer is None:
             log.seek(0)
-            raise _crash(status, log.read().decode(errors="replace"))
+            raise _crash(child.exitcode or 0, log.read().decode(errors="replace"))
     kind, value = answer
     if kind == "result":
         return value
     raise value
 
 
-def _listen(receiver: Connection, progress: Progress, child: int) -> tuple[str, Any] | None:
-    try:
-        while True:
+def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
+    """The child's last word, or None if it died without one."""
+    while True:
+        try:
             kind, value = receiver.recv()
-            if kind != "progress":
-                return kind, value
-            progress(value)
-    except EOFError:
-        return None
-    except KeyboardInterrupt:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
+        except EOFError:
+            return None
+        if kind != "progress":
+            return kind, value
+        progress(value)
 
 
-def _work_and_exit(work: Callable[[Progress], Any], sender: Connection, log: int) -> None:
-    code = 0
+def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary files are cleaned up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops us
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        result = work(lambda stage: sender.send(("progress", stage)))
-        sender.send(("result", result))
+        sender.send(("result", work(lambda stage: sender.send(("progress", stage)))))
     except SlipstreamError as error:
-        error.remote_traceback = traceback.format_exc()  # type: ignore[attr-defined]
-        sender.send(("error", error))
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException as error:
+        sender.send(("error", _with_traceback(error)))
+    except Exception as error:
         said = (str(error).strip().splitlines() or [""])[-1]
-        wrapped = BuildError(
-            f"{type(error).__name__}: {said} (a bug in Slipstream or TVM: run with --debug and report it)"
-        )
-        wrapped.remote_traceback = traceback.format_exc()  # type: ignore[attr-defined]
-        sender.send(("error", wrapped))
-    finally:
-        sender.close()
-        os._exit(code)
+        bug = BuildError(f"{type(error).__name__}: {said} (a bug in Slipstream or TVM: run with --debug and report it)")
+        sender.send(("error", _with_traceback(bug)))
 
 
-def _crash(status: int, log: str) -> BaseException:
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130:
-        return KeyboardInterrupt()
-    how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+def _with_traceback(error: SlipstreamError) -> SlipstreamError:
+    error.remote_traceback = traceback.format_exc()  # type: ignore[attr-defined]  # shown by --debug
+    return error
+
+
+def _crash(exit_code: int, log: str) -> BuildError:
+    how = signal.Signals(-exit_code).name if exit_code < 0 else f"exit {exit_code}"
     error = BuildError(f"the compiler crashed ({how}); nothing was written. Run with --debug and report the model")
     error.remote_traceback = log  # type: ignore[attr-defined]
     return error

@@ -16,6 +16,7 @@ from tvm.relax import transform
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.pass_report import PassReport
 from slipstream.target import Target
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
@@ -29,16 +30,6 @@ class Pass:
     why: str
     apply: Change
     optional: bool = False
-
-
-@dataclass(frozen=True)
-class PassReport:
-    """What one pass did to one model."""
-
-    name: str
-    why: str
-    seconds: float
-    skipped: str = ""
 
 
 def _tvm(*passes: tvm.ir.transform.Pass) -> Change:

@@ -1,0 +1,110 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slipstream
+from tests.cli.test_bad_input import SLIPSTREAM, slipstream_command
+from tests.conftest import small_model
+
+COMMANDS = ("", "compile", "run", "bench", "operators", "zoo", "doctor", "completion")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_instant(command: str, tmp_path: Path) -> None:
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        done = slipstream_command(*command.split(), "--help", cwd=tmp_path)
+        times.append(time.perf_counter() - began)
+        assert done.returncode == 0
+        assert "Usage: slipstream" in done.stdout
+        if times[-1] < 0.4:
+            break
+    assert min(times) < 0.4
+
+
+def test_no_command_imports_numpy_or_tvm_before_it_runs() -> None:
+    script = "import sys, slipstream.cli; print([m for m in ('tvm', 'numpy', 'onnx', 'rich') if m in sys.modules])"
+    done = subprocess.run([SLIPSTREAM[0], "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_compile_run_and_bench(tmp_path: Path) -> None:
+    done = slipstream_command("compile", "zoo:tiny_cnn", "-o", "tiny", "--explain", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "verified against onnxruntime" in done.stdout
+    assert "fold constants" in done.stdout
+    assert done.stderr == ""
+
+    x = np.random.default_rng(3).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = slipstream_command("run", "tiny", "--input", "x.npy", "--output", "y.npz", cwd=tmp_path)
+    assert "logits: float32[1, 10]" in done.stdout
+    assert done.stderr == ""
+    with np.load(tmp_path / "y.npz") as saved:
+        np.testing.assert_array_equal(saved["logits"], slipstream.load(tmp_path / "tiny")(x)["logits"])
+
+    done = slipstream_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "1", "--json", cwd=tmp_path)
+    result = json.loads(done.stdout)
+    assert [timing["name"] for timing in result["timings"]] == ["slipstream", "onnxruntime"]
+    assert all(timing["low"] <= timing["median"] <= timing["high"] for timing in result["timings"])
+    (ratio,) = result["ratios"]
+    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+
+
+def test_random_inputs_are_seeded(tiny_artifact: Path, tmp_path: Path) -> None:
+    def outputs(seed: str) -> str:
+        done = slipstream_command("run", str(tiny_artifact), "--random", "--seed", seed, cwd=tmp_path)
+        return done.stdout.splitlines()[1]
+
+    assert outputs("1") == outputs("1") != outputs("2")
+
+
+def test_operators_as_table_and_json(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small_model().SerializeToString())
+    table = slipstream_command("operators", "m.onnx", cwd=tmp_path)
+    assert "conv2d 1x1 3→4 8x8 + relu" in table.stdout
+    rows = json.loads(slipstream_command("operators", "m.onnx", "--json", cwd=tmp_path).stdout)
+    (convolution,) = [row for row in rows if row["name"].startswith("conv2d")]
+    assert convolution["weight"] == 1
+    assert convolution["key"] in table.stdout
+
+
+def test_explain_without_a_model_prints_the_recipe(tmp_path: Path) -> None:
+    done = slipstream_command("compile", "--explain", cwd=tmp_path)
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()][:3] == ["pass", "batch", "decompose"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str, tmp_path: Path) -> None:
+    done = slipstream_command("completion", shell, cwd=tmp_path)
+    assert "_SLIPSTREAM_COMPLETE" in done.stdout
+
+
+def test_completion_offers_commands_and_zoo_names(tmp_path: Path) -> None:
+    def complete(words: str, position: int) -> str:
+        environment = {"_SLIPSTREAM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return subprocess.run(
+            SLIPSTREAM, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False
+        ).stdout
+
+    assert "compile" in complete("slipstream comp", 1)
+    assert "zoo:resnet18" in complete("slipstream compile zoo:res", 2)
+
+
+def test_shape_and_constant_fix_what_is_dynamic(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small_model(width="w").SerializeToString())
+    done = slipstream_command("compile", "m.onnx", "-o", "out", "--shape", "x=2x3x8x5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert slipstream.load(tmp_path / "out").inputs[0].shape == (2, 3, 8, 5)
+    done = slipstream_command("bench", "out", "--against", "onnxruntime", "--seconds", "0.5", cwd=tmp_path)
+    assert "as fast" in done.stdout

@@ -1,0 +1,98 @@
+"""PyTorch in: a module, an exported program, a saved one; PyTorch itself is the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slipstream
+from slipstream.errors import ModelError, UnsupportedModelError
+
+torch = pytest.importorskip("torch")
+
+
+class Net(torch.nn.Module):
+    """Convolution with batch norm, embedding, attention, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.embedding = torch.nn.Embedding(13, 8)
+        self.attention = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+        torch.nn.init.normal_(self.norm.running_mean)
+        torch.nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, image, tokens):
+        features = torch.nn.functional.silu(self.norm(self.conv(image)))
+        return features, self.attention(self.embedding(tokens) + features.mean((2, 3))[:, None])
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture(scope="module")
+def example() -> tuple:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(1, 3, 8, 8, generator=generator), torch.randint(0, 13, (1, 5), generator=generator)
+
+
+def check_against_torch(directory: Path, net: Net, example: tuple) -> None:
+    with torch.no_grad():
+        expected = net.eval()(*example)
+    actual = slipstream.load(directory)(*example)
+    for mine, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(torch.from_dlpack(mine).numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_module_exported_program_and_saved_program(net: Net, example: tuple, tmp_path: Path) -> None:
+    net.train()
+    from_module = slipstream.compile(net, tmp_path / "module", example_inputs=example)
+    assert net.training, "compiling must not change the user's module"
+    program = torch.export.export(net.eval(), example)
+    torch.export.save(program, tmp_path / "net.pt2")
+    from_program = slipstream.compile(program, tmp_path / "program")
+    from_file = slipstream.compile(tmp_path / "net.pt2", tmp_path / "file")
+    for result in (from_module, from_program, from_file):
+        assert result.verification is not None
+        assert result.verification.reference == "torch"
+        check_against_torch(result.directory, net, example)
+    assert from_program.manifest.fingerprint == from_file.manifest.fingerprint
+    assert [spec.limit for spec in from_file.manifest.inputs] == [None, 13]
+
+
+def test_bench_of_a_saved_program_against_torch(net: Net, example: tuple, tmp_path: Path) -> None:
+    from slipstream.artifact.bench import bench
+
+    torch.export.save(torch.export.export(net.eval(), example), tmp_path / "net.pt2")
+    slipstream.compile(tmp_path / "net.pt2", tmp_path / "out")
+    result = bench(tmp_path / "out", against=["torch"], seconds=0.5)
+    assert [timing.name for timing in result.timings] == ["slipstream", "torch"]
+
+
+def test_batch_norm_disappears_into_the_convolution(net: Net, example: tuple) -> None:
+    from slipstream.graph.operators import extract_operators
+    from slipstream.graph.prepare import prepare
+    from slipstream.target import resolve_target
+
+    model = slipstream.load_model(torch.export.export(net.eval(), example))
+    prepared, _ = prepare(model.module, resolve_target())
+    names = [operator.name for operator in extract_operators(prepared)]
+    assert "conv2d 3x3 3→8 8x8 + add + silu" in names
+
+
+def test_mistakes(net: Net, example: tuple) -> None:
+    with pytest.raises(ModelError, match="needs example inputs"):
+        slipstream.load_model(net)
+    with pytest.raises(ModelError, match="a dict is no model"):
+        slipstream.load_model({})
+    batch = torch.export.Dim("batch", min=2, max=64)
+    linear = torch.nn.Linear(3, 4).eval()
+    dynamic = torch.export.export(linear, (torch.randn(4, 3),), dynamic_shapes=({0: batch},))
+    with pytest.raises(UnsupportedModelError, match="'input' is dynamic in axis 0"):
+        slipstream.load_model(dynamic)

@@ -1,0 +1,54 @@
+"""Targets: this CPU, an older one, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from slipstream.errors import TargetError
+from slipstream.target import available_cores, host_features, resolve_target
+
+
+def test_this_machine() -> None:
+    target = resolve_target()
+    assert target.architecture == platform.machine()
+    assert target.threads == available_cores() == len(os.sched_getaffinity(0))
+    assert target.vector_lanes in (4, 8, 16)
+    assert target.tvm.kind.name == "llvm"
+    assert all(feature.replace("-", "") in host_features() for feature in target.features)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 CPUs")
+@pytest.mark.parametrize(
+    ("cpu", "lanes", "registers"), [("x86-64", 4, 16), ("haswell", 8, 16), ("skylake-avx512", 16, 32)]
+)
+def test_lanes_and_registers_follow_the_cpu(cpu: str, lanes: int, registers: int) -> None:
+    try:
+        target = resolve_target(f"cpu:{cpu}")
+    except TargetError as error:
+        pytest.skip(str(error))
+    assert (target.vector_lanes, target.vector_registers) == (lanes, registers)
+
+
+@pytest.mark.parametrize("spec", ["gpu", "", "cpu:nonsense", "llvm -mcpu=haswell"])
+def test_unknown_targets_are_refused(spec: str) -> None:
+    with pytest.raises(TargetError, match="unknown target"):
+        resolve_target(spec)
+
+
+def test_compiled_code_uses_the_cores_asked_for_and_binds_nobody() -> None:
+    """In fresh processes: TVM's own default is half the cores on x86, and the caller bound to core 0."""
+    script = (
+        "import os, sys, tvm_ffi, tvm\n"
+        "from slipstream.threads import use_threads\n"
+        "before = os.sched_getaffinity(0)\n"
+        "use_threads(int(sys.argv[1]))\n"
+        "print(tvm_ffi.get_global_func('runtime.NumThreads')(), os.sched_getaffinity(0) == before)\n"
+    )
+    for count in {1, available_cores()}:
+        done = subprocess.run([sys.executable, "-c", script, str(count)], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [str(count), "True"]
