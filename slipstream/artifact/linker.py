@@ -19,7 +19,8 @@ def find_linker() -> list[str] | None:
         if path := shutil.which(name):
             return [path]
     if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc"]
+        # Nothing of the C library has to be linked in: the process that loads the model has it already.
+        return [sys.executable, "-m", "ziglang", "cc", "-nostdlib"]
     return None
 
 
@@ -31,7 +32,8 @@ def link(output: str, objects: Sequence[str], options: object = None, cc: object
             "no linker found: install a C compiler (for example apt-get install gcc), "
             "or pip install 'slipstream[linker]'"
         )
-    command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-lm"]
+    libraries = [] if "-nostdlib" in linker else ["-lm"]
+    command = [*linker, "-shared", "-fPIC", "-o", output, *objects, *libraries]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
