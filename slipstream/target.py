@@ -80,6 +80,8 @@ def _cpu_target(name: str, threads: int) -> Target:
     bare = TvmTarget({"kind": "llvm", "mtriple": f"{architecture}-linux-gnu"})
     known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(bare)]
     cpu = name or str(codegen.llvm_get_system_cpu())
+    if not name and cpu not in known:
+        cpu = "generic"  # a CPU newer than this LLVM: correct code, if not the best
     if cpu not in known:
         near = difflib.get_close_matches(cpu, known, n=1)
         hint = f": did you mean 'cpu:{near[0]}'?" if near else "; 'cpu' alone is this machine"

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from slipstream.artifact.bench import OURS, _median_interval, _ratio, _timing, interleave
+from slipstream.artifact.bench import OURS, _ratio, _timing, interleave
+from slipstream.statistics import median_ranks
 
 
 def test_contenders_alternate_and_the_ratio_is_found() -> None:
@@ -39,5 +40,5 @@ def test_interval_of_the_median_covers_it_as_often_as_promised() -> None:
 
 def test_interval_ranks_stay_inside_small_samples() -> None:
     for count in range(1, 30):
-        low, high = _median_interval(count)
+        low, high = median_ranks(count)
         assert 0 <= low <= high < count
