@@ -32,7 +32,7 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
     from slipstream.frontends.onnx_import import clean_onnx
 
     if source.startswith("zoo:"):
-        reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options)
+        reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options, disposable=True)
     else:
         _must_exist(source)
         reference, facts = clean_onnx(Path(source), **manifest.options)

@@ -14,6 +14,7 @@ from slipstream.artifact.baselines import Run, baseline
 from slipstream.artifact.loaded import load
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import random_inputs
+from slipstream.statistics import median_ranks
 from slipstream.target import available_cores
 
 OURS = "slipstream"
@@ -113,14 +114,8 @@ def _run_block(run: Callable[[], Any]) -> list[float]:
 
 def _timing(name: str, blocks: list[list[float]]) -> Timing:
     samples = np.sort(np.concatenate(blocks))
-    low, high = _median_interval(len(samples))
+    low, high = median_ranks(len(samples))
     return Timing(name, float(np.median(samples)), float(samples[low]), float(samples[high]), len(samples))
-
-
-def _median_interval(count: int) -> tuple[int, int]:
-    """Ranks that enclose the true median with 95 % confidence, whatever the distribution."""
-    half = 0.98 * np.sqrt(count)
-    return max(0, int(np.floor(count / 2 - half))), min(count - 1, int(np.ceil(count / 2 + half)))
 
 
 def _ratio(name: str, ours: list[list[float]], theirs: list[list[float]]) -> Ratio:

@@ -12,8 +12,8 @@ from typing import Any
 import slipstream
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.linker import link
-from slipstream.artifact.manifest import LIBRARY, WEIGHTS, Manifest, Verification, checksum
-from slipstream.artifact.runtime import Executor
+from slipstream.artifact.loaded import open_executor
+from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, checksum
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
@@ -83,12 +83,15 @@ def compile(
     except Exception as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise BuildError(f"TVM failed on {loaded.name}: {said} (--debug shows where)") from error
-    clock.start("verify")
-    run = Executor(built.executable, built.weights, loaded.inputs, loaded.outputs, threads)
-    verification = verify(loaded, run, feeds)
-    clock.start("write")
     with replace_directory(output) as staging:
-        built.executable.export_library(str(staging / LIBRARY), fcompile=link)
+        clock.start("link")
+        library = _write_library(built.executable, staging)
+        weights = write_weights(staging / WEIGHTS, built.weights)
+        del built
+        # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
+        clock.start("verify")
+        run = open_executor(staging, library, weights, loaded.inputs, loaded.outputs, threads)
+        verification = verify(loaded, run, feeds)
         manifest = Manifest(
             model=loaded.name,
             source=loaded.source,
@@ -102,11 +105,22 @@ def compile(
             threads=resolved.threads,
             versions=_versions(),
             verification=verification,
-            weights=write_weights(staging / WEIGHTS, built.weights),
-            checksums={name: checksum(staging / name) for name in (LIBRARY, WEIGHTS)},
+            library=library,
+            weights=weights,
+            checksums={name: checksum(staging / name) for name in (library, WEIGHTS)},
         )
         manifest.write(staging)
     return CompileResult(output, manifest, passes, clock.stop())
+
+
+def _write_library(executable: Any, directory: Path) -> str:
+    """Write the code under a name that says its content.
+
+    A process that has a library open is given the same one again for the same path, whatever is there now.
+    """
+    path = directory / "model.so"
+    executable.export_library(str(path), fcompile=link)
+    return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so")).name
 
 
 class _Stages:

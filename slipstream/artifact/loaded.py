@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.artifact.manifest import LIBRARY, WEIGHTS, Manifest, checksum
+from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
 from slipstream.artifact.runtime import Executor, Outputs
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError
@@ -45,15 +46,28 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
     manifest = Manifest.read(directory)
     _check_machine(directory, manifest)
     _check_files(directory, manifest)
+    executor = open_executor(directory, manifest.library, manifest.weights, manifest.inputs, manifest.outputs, threads)
+    return CompiledModel(directory, manifest, executor)
+
+
+def open_executor(
+    directory: Path,
+    library: str,
+    weights: Sequence[WeightSpec],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    threads: int | None,
+) -> Executor:
+    """The code and the weights in `directory`, ready to be called."""
     import tvm
 
     try:
         with quiet_native_code():
-            executable = tvm.runtime.load_module(str(directory / LIBRARY))
-        weights = map_weights(directory / WEIGHTS, manifest.weights)
+            executable = tvm.runtime.load_module(str(directory / library))
+        mapped = map_weights(directory / WEIGHTS, weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
-    return CompiledModel(directory, manifest, Executor(executable, weights, manifest.inputs, manifest.outputs, threads))
+    return Executor(executable, mapped, inputs, outputs, threads)
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:

@@ -13,7 +13,6 @@ from slipstream.frontends.inputs import TensorSpec
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
-LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
 
 
@@ -61,6 +60,7 @@ class Manifest:
     threads: int
     versions: dict[str, str]
     verification: Verification | None
+    library: str
     weights: tuple[WeightSpec, ...]
     checksums: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT

@@ -24,7 +24,7 @@ from slipstream.errors import InputError
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult
 
-_STAGES = ("import", "prepare", "schedule", "build", "verify", "write")
+_STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 
 
 @click.command("compile")

@@ -30,7 +30,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         except SlipstreamError as error:
             fail(str(error), USER_ERROR, getattr(error, "remote_traceback", None) or traceback.format_exc(), debug)
         except KeyboardInterrupt:
-            fail("interrupted", INTERRUPTED, "", debug)
+            fail("interrupted; nothing was changed", INTERRUPTED, "", debug)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:

@@ -124,7 +124,7 @@ MISTAKES = {
         "run artifact --random", "was compiled for m68k", lambda d: _manifest(d, architecture="m68k"), True
     ),
     "damaged artifact": Mistake(
-        "bench artifact", "damaged", lambda d: (d / "artifact" / "model.so").write_bytes(b""), True
+        "bench artifact", "damaged", lambda d: (d / "artifact" / "weights.bin").write_bytes(b""), True
     ),
     "unknown baseline": Mistake(
         "bench artifact --against tensorflow", "unknown baseline 'tensorflow'", needs_artifact=True
