@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -92,7 +93,8 @@ def test_completion_script(shell: str, tmp_path: Path) -> None:
 
 def test_completion_offers_commands_and_zoo_names(tmp_path: Path) -> None:
     def complete(words: str, position: int) -> str:
-        environment = {"_SLIPSTREAM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        completing = {"_SLIPSTREAM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        environment = {**os.environ, **completing}
         return subprocess.run(
             SLIPSTREAM, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False
         ).stdout
