@@ -50,7 +50,8 @@ def _load_zoo(spec: str, shapes: Mapping[str, Sequence[int]] | None, constants: 
     from slipstream.frontends.onnx_import import load_onnx
 
     name = spec.removeprefix(_ZOO)
-    return load_onnx(zoo.build(name), name=name, source=spec, shapes=shapes, constants=constants)
+    model = zoo.build(name)
+    return load_onnx(model, name=name, source=spec, shapes=shapes, constants=constants, disposable=True)
 
 
 def _load_file(path: Path, shapes: Mapping[str, Sequence[int]] | None, constants: Any) -> Model:

@@ -18,9 +18,9 @@ from google.protobuf.message import DecodeError
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec, random_inputs
+from slipstream.frontends.onnx_files import save
+from slipstream.frontends.onnx_padding import merge_padding
 
-# One protobuf message holds at most 2 GiB; larger models keep their weights beside it.
-_LARGEST_MESSAGE = 1_800_000_000
 # Operators that hand on the integers of an input unchanged, on the way to the table they index.
 _KEEPS_INTEGERS = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice"}
 
@@ -34,15 +34,14 @@ def prepare(
     _bind_constants(proto.graph, constants)
     inputs = _fix_shapes(proto.graph, shapes)
     fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
-    _save(proto, fixed)
+    save(proto, fixed)
     outputs = [output.name for output in proto.graph.output]
     interface = {value.name for value in inputs}
     del proto
-    onnx_run.session(fixed, save_to=clean)
-    simplified = onnx.load(str(clean))
-    _blank_empty_resize_inputs(simplified.graph)
+    simplified = _simplify(fixed, clean)
+    merge_padding(simplified.graph)
     _keep_only_inputs(simplified.graph, interface)
-    _save(simplified, clean)
+    clean.write_bytes(simplified.SerializeToString())
     specs = tuple(_spec(value, simplified.graph) for value in inputs)
     _check_unchanged(fixed, clean, specs)
     return {
@@ -163,14 +162,34 @@ def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
     return None
 
 
-def _blank_empty_resize_inputs(graph: onnx.GraphProto) -> None:
-    """A Resize that names an empty `scales` beside `sizes` confuses the importer: leave the input out."""
-    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
-    for node in graph.node:
-        if node.op_type == "Resize":
-            for position, name in enumerate(node.input):
-                if name in empty:
-                    node.input[position] = ""
+def _simplify(fixed: Path, clean: Path) -> onnx.ModelProto:
+    """The model with everything constant folded by ONNX Runtime; large weights are in files beside `clean`.
+
+    Operators that ONNX Runtime itself expands (GroupNormalization) show their shape arithmetic only after the
+    first round, so that a second one is needed to fold it.
+    """
+    onnx_run.session(fixed, save_to=clean)
+    simplified = onnx.load(str(clean), load_external_data=False)
+    folded = _fold_nonzero(simplified.graph, clean.parent)
+    if folded or any(node.op_type == "Shape" for node in simplified.graph.node):
+        clean.write_bytes(simplified.SerializeToString())
+        again = clean.with_name("again.onnx")
+        onnx_run.session(clean, save_to=again)
+        simplified = onnx.load(str(again), load_external_data=False)
+        again.unlink()
+    return simplified
+
+
+def _fold_nonzero(graph: onnx.GraphProto, directory: Path) -> bool:
+    """Fold NonZero of constants, the `arange` of opset 9, which ONNX Runtime leaves alone."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    foldable = [node for node in graph.node if node.op_type == "NonZero" and node.input[0] in constants]
+    for node in foldable:
+        array = onnx.numpy_helper.to_array(constants[node.input[0]], str(directory))
+        places = np.array(np.nonzero(array), np.int64)
+        graph.initializer.append(onnx.numpy_helper.from_array(places, node.output[0]))
+        graph.node.remove(node)
+    return bool(foldable)
 
 
 def _keep_only_inputs(graph: onnx.GraphProto, interface: set[str]) -> None:
@@ -218,11 +237,6 @@ def _close(expected: onnx_run.Array, actual: onnx_run.Array) -> bool:
     scale = np.abs(e[np.isfinite(e)]).max(initial=0.0)
     loose = 1e-2 if expected.dtype.itemsize < 4 else 1e-3
     return bool(np.allclose(e, a, rtol=loose, atol=loose * scale, equal_nan=True))
-
-
-def _save(proto: onnx.ModelProto, path: Path) -> None:
-    large = proto.ByteSize() > _LARGEST_MESSAGE
-    onnx.save(proto, str(path), save_as_external_data=large, location=f"{path.name}.data" if large else None)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

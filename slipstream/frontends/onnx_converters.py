@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
+
+from slipstream.frontends.onnx_resize import Resize, Upsample
 
 
 class _Clip(onnx_frontend.Clip):  # type: ignore[misc]
@@ -58,8 +60,179 @@ def _pairwise(base: type, binary: Callable[[Any, Any], Any], mean: bool = False)
     return Pairwise
 
 
+class _Gather(onnx_frontend.Gather):  # type: ignore[misc]
+    """Constant indices are counted from the front now; others cannot leave the table, whatever they hold."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        data, indices = inputs[0], inputs[1]
+        if not _is_static(data) or not isinstance(indices.ty, relax.TensorType):
+            return super()._impl_v13(bb, inputs, attr, params)
+        axis = attr.get("axis", 0) % len(data.ty.shape)
+        extent = int(data.ty.shape[axis])
+        if isinstance(indices, ir.GenericConst):
+            numbers = indices.value.numpy()
+            indices = relax.const(np.where(numbers < 0, numbers + extent, numbers))
+        else:
+            dtype = str(indices.ty.dtype)
+            from_back = bb.normalize(relax.op.add(indices, relax.const(extent, dtype)))
+            negative = bb.normalize(relax.op.less(indices, relax.const(0, dtype)))
+            indices = bb.normalize(relax.op.where(negative, from_back, indices))
+        return relax.op.take(data, indices, axis, mode="clip")
+
+
+class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
+    """Bounds are brought into range now; before opset 10 they are attributes."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        bounds = [relax.const(np.array(attr[name], np.int64)) for name in ("starts", "ends")]
+        axes = relax.const(np.array(attr.get("axes", range(len(attr["starts"]))), np.int64))
+        return cls._impl_v10(bb, [inputs[0], *bounds, axes, None], attr, params)
+
+    @classmethod
+    def _impl_v10(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x: Any = inputs[0]
+        starts, ends, axes, steps = (inputs[i] if i < len(inputs) else None for i in range(1, 5))
+        if not _is_static(x) or not all(_is_constant_or_absent(v) for v in (starts, ends, axes, steps)):
+            return super()._impl_v13(bb, inputs, attr, params)
+        begin, end = _integers(starts), _integers(ends)
+        along = range(len(begin)) if axes is None else [axis % len(x.ty.shape) for axis in _integers(axes)]
+        by = [1] * len(begin) if steps is None else _integers(steps)
+        cut = [slice(*bounds) for bounds in zip(begin, end, by, strict=True)]
+        ranges = [one.indices(int(x.ty.shape[axis])) for axis, one in zip(along, cut, strict=True)]
+        # What stops before the first element would otherwise be counted from the back.
+        stops = [stop if stop >= 0 else -int(x.ty.shape[a]) - 1 for a, (_, stop, _) in zip(along, ranges, strict=True)]
+        return relax.op.strided_slice(x, list(along), [r[0] for r in ranges], stops, by)
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        return cls._impl_v10(bb, inputs, attr, params)
+
+
+def _is_static(value: Any) -> bool:
+    """Whether `value` is computed at run time, as a tensor of known shape."""
+    type_ = getattr(value, "ty", None)
+    return (
+        not isinstance(value, ir.GenericConst)
+        and isinstance(type_, relax.TensorType)
+        and type_.shape is not None
+        and all(isinstance(extent, tirx.IntImm) for extent in type_.shape)
+    )
+
+
+def _is_constant_or_absent(value: Any) -> bool:
+    return value is None or isinstance(value, ir.GenericConst)
+
+
+def _integers(constant: Any) -> list[int]:
+    return [int(number) for number in constant.value.numpy().reshape(-1)]
+
+
+class _Dropout(onnx_frontend.Dropout):  # type: ignore[misc]
+    """Nothing is dropped outside training; TVM's operator for it stops layout conversion."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if attr["tvm_custom"]["num_outputs"] == 1:
+            return inputs[0]
+        mask = relax.const(np.ones([int(extent) for extent in inputs[0].ty.shape], np.bool_))
+        return bb.normalize(relax.Tuple([inputs[0], mask]))
+
+    @classmethod
+    def _impl_v12(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        return cls._impl_v1(bb, inputs, attr, params)
+
+
+class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
+    """The exponent may be of another type than the base."""
+
+    @classmethod
+    def _impl_v7(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        base, exponent = inputs[0], inputs[1]
+        dtype = str(base.ty.dtype)
+        if isinstance(exponent, ir.GenericConst) and str(exponent.ty.dtype) != dtype:
+            exponent = relax.const(exponent.value.numpy().astype(dtype))
+        elif str(exponent.ty.dtype) != dtype:
+            exponent = bb.normalize(relax.op.astype(exponent, dtype))
+        return super()._impl_v7(bb, [base, exponent], attr, params)
+
+
+class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
+    """`k` became an input with opset 10, not 11."""
+
+    @classmethod
+    def _impl_v10(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        return super()._impl_v11(bb, inputs, attr, params)
+
+
+class _ConvTranspose(onnx_frontend.ConvTranspose):  # type: ignore[misc]
+    """`output_shape` stands for the padding that leads to it, which TVM's converter does not know."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if "output_shape" in attr:
+            attr = {**attr, **_padding_for_output_shape(inputs, attr)}
+        return super()._impl_v1(bb, inputs, attr, params)
+
+
+def _padding_for_output_shape(inputs: Any, attr: Any) -> dict[str, Any]:
+    """pads = stride * (input - 1) + output padding + window - output, the odd one at the end unless SAME_LOWER."""
+    extents, window = ([int(extent) for extent in value.ty.shape][2:] for value in inputs[:2])
+    ones = [1] * len(extents)
+    strides, dilations = attr.get("strides", ones), attr.get("dilations", ones)
+    more = list(attr.get("output_padding", [0] * len(extents)))
+    outputs = list(attr["output_shape"])[-len(extents) :]
+    begin, end = [], []
+    for i, extent in enumerate(extents):
+        total = strides[i] * (extent - 1) + more[i] + (window[i] - 1) * dilations[i] + 1 - outputs[i]
+        if total < 0:
+            more[i], total = more[i] - total, 0
+        upper = attr.get("auto_pad", b"NOTSET") == b"SAME_UPPER"
+        small, large = total // 2, total - total // 2
+        begin.append(small if upper else large)
+        end.append(large if upper else small)
+    return {"pads": begin + end, "output_padding": more, "auto_pad": b"NOTSET"}
+
+
+class _Concat(onnx_frontend.Concat):  # type: ignore[misc]
+    """Empty parts, which exporters of cached keys leave behind, are dropped."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        parts = [part for part in inputs if not _is_empty(part)]
+        return super()._impl_v13(bb, parts, attr, params) if len(parts) > 1 else parts[0] if parts else inputs[0]
+
+
+def _is_empty(value: Any) -> bool:
+    type_ = getattr(value, "ty", None)
+    shape = type_.shape if isinstance(type_, relax.TensorType) else None
+    return shape is not None and any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in shape)
+
+
+class _LpNormalization(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x, axis = inputs[0], [attr.get("axis", -1)]
+        if attr.get("p", 2) == 1:
+            norm = relax.op.sum(relax.op.abs(x), axis, keepdims=True)
+        else:
+            norm = relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True))
+        return relax.op.divide(x, bb.normalize(norm))
+
+
 _CONVERTERS = {
     "Clip": _Clip,
+    "Gather": _Gather,
+    "Slice": _Slice,
+    "Concat": _Concat,
+    "Dropout": _Dropout,
+    "Pow": _Pow,
+    "TopK": _TopK,
+    "ConvTranspose": _ConvTranspose,
+    "LpNormalization": _LpNormalization,
+    "Resize": Resize,
+    "Upsample": Upsample,
     "Sum": _pairwise(onnx_frontend.Sum, relax.op.add),
     "Max": _pairwise(onnx_frontend.Max, relax.op.maximum),
     "Min": _pairwise(onnx_frontend.Min, relax.op.minimum),
@@ -67,9 +240,14 @@ _CONVERTERS = {
 }
 
 
+# TVM's RoiAlign samples other places than ONNX Runtime's.
+_WRONG = ("RoiAlign",)
+
+
 def convert_map() -> dict[str, Any]:
     """Every ONNX operator that can be imported, by name, with its converter."""
-    return {**_stock_convert_map(), **_CONVERTERS}
+    known = {**_stock_convert_map(), **_CONVERTERS}
+    return {name: converter for name, converter in known.items() if name not in _WRONG}
 
 
 _stock_convert_map = onnx_frontend._get_convert_map

@@ -19,8 +19,11 @@ from slipstream.errors import ModelError, UnsupportedModelError
 from slipstream.frontends import sandbox
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
+from slipstream.frontends.onnx_files import save
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
+# TVM gives these results of the largest possible size, which is not what the model says.
+_DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 # What the importer says when a shape is still computed at run time, none of which names the cause.
 _SHAPE_PUZZLES = (
     "to be Shape",
@@ -70,11 +73,17 @@ def _read_positional(path: str) -> list[Array]:
 
 
 def clean_onnx(
-    model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]], constants: Mapping[str, float]
+    model: Path | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    constants: Mapping[str, float],
+    disposable: bool = False,
 ) -> tuple[OnnxReference, dict[str, Any]]:
-    """Fix and simplify the model in the sandbox: (where both forms are, what was learned about it)."""
+    """Fix and simplify the model in the sandbox: (where both forms are, what was learned about it).
+
+    A `disposable` message may lose its weights, which spares a copy of them.
+    """
     reference = OnnxReference()
-    path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx")
+    path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx", disposable)
     del model
     try:
         return reference, sandbox.call(
@@ -90,7 +99,8 @@ def clean_onnx(
         raise
     finally:
         if path.parent == reference.directory:
-            path.unlink()
+            for file in reference.directory.glob("given.onnx*"):
+                file.unlink()
 
 
 def load_onnx(
@@ -100,14 +110,16 @@ def load_onnx(
     source: str,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
+    disposable: bool = False,
 ) -> Model:
     """Clean the model, then import it. See `slipstream.frontends.load_model`."""
     shapes, constants = dict(shapes or {}), dict(constants or {})
-    reference, prepared = clean_onnx(model, shapes, constants)
+    reference, prepared = clean_onnx(model, shapes, constants, disposable)
     del model
     clean = onnx.load(str(reference.clean_path))
     _refuse_unsupported(clean)
     module = _import(clean)
+    _refuse_dynamic(module)
     return Model(
         name=name,
         source=source,
@@ -120,9 +132,12 @@ def load_onnx(
     )
 
 
-def _write(model: onnx.ModelProto, path: Path) -> Path:
+def _write(model: onnx.ModelProto, path: Path, disposable: bool) -> Path:
     try:
-        path.write_bytes(model.SerializeToString())
+        if disposable:
+            save(model, path)
+        else:
+            path.write_bytes(model.SerializeToString())
     except Exception as error:
         raise ModelError(f"the ONNX model cannot be written: {error}") from error
     return path
@@ -142,6 +157,9 @@ def _refuse_unsupported(model: onnx.ModelProto) -> None:
     unsupported = _unsupported(model)
     if unsupported:
         raise UnsupportedModelError(_complaint(unsupported))
+    data_dependent = [node.op_type for node in _nodes(model.graph) if node.op_type in _DATA_DEPENDENT]
+    if data_dependent:
+        raise UnsupportedModelError(_data_dependent(data_dependent[0]))
 
 
 def _complaint(unsupported: Counter[str]) -> str:
@@ -196,6 +214,35 @@ def _import_failure(error: Exception, printed: str) -> str:
             "fix all input shapes with --shape, or bind configuration inputs with --constant"
         )
     return f"TVM cannot import this model{where}: {said}"
+
+
+def _refuse_dynamic(module: Any) -> None:
+    """Sizes that only the data decides (NonZero, NonMaxSuppression) cannot be scheduled."""
+    from tvm import relax, tirx
+
+    def is_static(type_: Any) -> bool:
+        if isinstance(type_, relax.TupleType):
+            return all(is_static(field) for field in type_.fields)
+        if not isinstance(type_, relax.TensorType):
+            return True
+        return type_.shape is not None and all(isinstance(extent, tirx.IntImm) for extent in type_.shape)
+
+    found: list[str] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, relax.Call) and not is_static(value.ty):
+            found.append(str(getattr(value.op, "name", "a function")).removeprefix("relax."))
+
+    relax.analysis.post_order_visit(module["main"], look)
+    if found:
+        raise UnsupportedModelError(_data_dependent(found[0]))
+
+
+def _data_dependent(operator: str) -> str:
+    return (
+        f"the size of a result of {operator} depends on the data: only models of static shapes can be compiled; "
+        "cut the model off before it, and do such post-processing outside"
+    )
 
 
 def _outputs(module: Any, names: Sequence[str]) -> tuple[TensorSpec, ...]:

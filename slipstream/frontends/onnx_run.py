@@ -18,6 +18,9 @@ from slipstream.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
+# Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does what is right of it.
+_WRONG = ["Pad_Fusion"]
+_EXTERNAL = "session.optimized_model_external_initializers_"
 # Turns a matmul and its bias into Reshape, Gemm, Reshape, which keeps TVM from fusing what follows.
 _UNWANTED = ["MatMulAddFusion"]
 
@@ -35,9 +38,14 @@ def session(
     if save_to is not None:
         options.graph_optimization_level = levels.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(save_to)
+        options.add_session_config_entry(_EXTERNAL + "file_name", f"{save_to.name}.data")
+        options.add_session_config_entry(_EXTERNAL + "min_size_in_bytes", "1024")
     try:
         return onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNWANTED if save_to else None
+            str(path),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=_WRONG + (_UNWANTED if save_to else []),
         )
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error

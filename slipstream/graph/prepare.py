@@ -9,14 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
 from tvm.relax import transform
 
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
+from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.pass_report import PassReport
+from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.target import Target
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
@@ -36,6 +41,48 @@ def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
     return lambda mod, _: tvm.transform.Sequential(list(passes))(mod)
 
 
+def _convert_layout(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    # A transposed convolution would be carried along into a layout that TVM cannot lower afterwards.
+    if _calls(mod, "relax.nn.conv2d_transpose"):
+        return mod
+    convert = _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize())
+    return convert(mod, target)
+
+
+def _calls(mod: tvm.IRModule, name: str) -> bool:
+    """Whether `main` calls the operator `name`."""
+    found = []
+    operator = tvm.ir.Op.get(name)
+
+    def visit(value: Any) -> None:
+        if isinstance(value, relax.Call) and value.op == operator:
+            found.append(value)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return bool(found)
+
+
+def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Take the mark from what TVM would store wrongly: weights that a function reads in more than one place."""
+    reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
+
+    def count(load: Any) -> None:
+        for index in reads:
+            reads[index] += load.source.same_as(func.params[index])
+
+    tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
+    once = [index for index, times in reads.items() if times == 1]
+    return _under_root(func.with_attr("layout_free_buffers", once))
+
+
+def _under_root(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Opaque functions (scatter, sort) may lack the root block that splitting off weights later insists on."""
+    block = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
+    if block is not None and block.name_hint == "root":
+        return func
+    return func.with_body(s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", func.body)))
+
+
 PASSES: tuple[Pass, ...] = (
     Pass(
         "batch norm",
@@ -48,9 +95,15 @@ PASSES: tuple[Pass, ...] = (
         _tvm(transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()),
     ),
     Pass(
+        "transposed convolutions",
+        "as ordinary ones with more channels, so that no product with an inserted zero is computed",
+        lambda mod, _: rewrite_conv_transpose(mod),
+        optional=True,
+    ),
+    Pass(
         "layout",
         "2-D convolutions in NHWC, so that the channels of one pixel fill a vector",
-        _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize()),
+        _convert_layout,
         optional=True,
     ),
     Pass(
@@ -72,7 +125,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "mark weights",
         "constant operands may be stored in whatever order the chosen program reads them (prepacking)",
-        _tvm(transform.AttachAttrLayoutFreeBuffers()),
+        lambda mod, _: map_prim_funcs(transform.AttachAttrLayoutFreeBuffers()(mod), _mark_safely),
     ),
 )
 

@@ -1,0 +1,23 @@
+"""Building and timing programs: quickly, fairly, and whatever they do."""
+
+from slipstream.measure.config import MeasureConfig, Racing
+from slipstream.measure.local import LocalMeasurer, Settled
+from slipstream.measure.references import reference_text
+from slipstream.measure.settle import Settling
+from slipstream.measure.summary import count_failures
+from slipstream.measure.types import Failure, FailureKind, Measurement, Measurer, Program
+
+__all__ = [
+    "Failure",
+    "FailureKind",
+    "LocalMeasurer",
+    "MeasureConfig",
+    "Measurement",
+    "Measurer",
+    "Program",
+    "Racing",
+    "Settled",
+    "Settling",
+    "count_failures",
+    "reference_text",
+]

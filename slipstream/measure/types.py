@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from slipstream import statistics
+from slipstream.statistics import Interval
+
 
 class FailureKind(StrEnum):
     """Why a program has no time."""
@@ -45,7 +48,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was learned about one program. `samples` are seconds per run, in the order taken."""
+    """What was learned about one program. `samples` are seconds per run, in the order taken.
+
+    The seconds of its trial: `build_seconds` from TIR to code in memory, `load_seconds` of them LLVM emitting and
+    linking that code, `allocate_seconds` for its arguments, `run_seconds` running it (warm-up, check and samples),
+    `overhead_seconds` everything else that kept the machine from the next trial. `noisy` says that the machine was
+    busy with something else meanwhile, `duplicate` that the figures are those of an equal program.
+    """
 
     program: Program
     samples: tuple[float, ...] = ()
@@ -56,15 +65,24 @@ class Measurement:
     build_seconds: float = 0.0
     run_seconds: float = 0.0
     started_at: float = 0.0
+    load_seconds: float = 0.0
+    allocate_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    duplicate: bool = False
 
     @property
     def median(self) -> float:
         """Seconds of a run; infinite for a failure, so that it never looks best."""
         if self.failure is not None or not self.samples:
             return math.inf
-        ordered = sorted(self.samples)
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return statistics.median(self.samples)
+
+    @property
+    def interval(self) -> Interval:
+        """Where the median lies with 95 % confidence; infinite for a failure."""
+        if self.failure is not None or not self.samples:
+            return Interval(math.inf, math.inf)
+        return statistics.median_interval(self.samples)
 
 
 class Measurer(Protocol):

@@ -385,7 +385,7 @@ def test_every_call_of_resnet18_is_counted(extracted: Any) -> None:
         (
             "transformer_encoder",
             {
-                "matmul 128x512x2048 + add": 6,
+                "matmul 128x512x2048 + add + relu": 6,
                 "batch_matmul 8x128x128x64": 6,
                 "softmax 8x128x128": 6,
                 "layer_norm 128x512": 12,

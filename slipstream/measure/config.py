@@ -1,0 +1,54 @@
+"""Every setting of local measuring and its default, in one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+_GIB = 1 << 30
+
+
+def _default_memory() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(4 * _GIB, total // 4)
+
+
+@dataclass(frozen=True)
+class Racing:
+    """When to stop timing a program.
+
+    `slack[n - 1]`: after n samples that are all slower than the best so far by more than this fraction, the program
+    is given up. If its median were as good as the best, n samples would all lie above with probability 2^-n; the
+    slack covers what a median says nothing about: disturbances that last over several samples. More than
+    `len(slack)` samples need no slack beyond `matters`. A first run, which pays for cold caches, page faults and
+    new threads, gives a program up if it took `hopeless` times the best and more than 20 ms.
+    A program that stays in the race is sampled until the 95 % interval of its median is within `precision`, or
+    `most_samples` or `most_seconds` are used up.
+    """
+
+    slack: tuple[float, ...] = (3.0, 1.2, 0.8, 0.5, 0.3, 0.2, 0.1)
+    hopeless: float = 10.0
+    matters: float = 0.01
+    precision: float = 0.02
+    least_samples: int = 6
+    most_samples: int = 20
+    most_seconds: float = 0.15
+    sample_seconds: float = 0.002
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """Limits are per program; `memory_bytes` is what a worker may use on top of what it shares with the others.
+
+    `batch` is how many built programs may wait for their run: building and running take turns, so a larger batch
+    leaves fewer cores idle at the end of a building turn and holds more memory.
+    """
+
+    build_seconds: float = 30.0
+    run_seconds: float = 10.0
+    memory_bytes: int = field(default_factory=_default_memory)
+    workers: int | None = None
+    batch: int = 16
+    seed: int = 0
+    tolerance: float = 1e-3
+    racing: Racing = field(default_factory=Racing)

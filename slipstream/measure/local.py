@@ -1,0 +1,296 @@
+"""Measuring on this machine's CPU.
+
+Building and running take turns: first as many programs as fit a batch are built, on all cores; then they run, one
+at a time, while nothing else of ours does. Each program has a process of its own, forked from a warm server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slipstream.measure.config import MeasureConfig
+from slipstream.measure.noise import Drift
+from slipstream.measure.processes import ServerLostError
+from slipstream.measure.racing import runs_per_sample
+from slipstream.measure.references import References
+from slipstream.measure.runner import TICK_SECONDS, Runner
+from slipstream.measure.settle import Settling, near_ties, settle
+from slipstream.measure.summary import all_failed
+from slipstream.measure.trial import Trial
+from slipstream.measure.types import Failure, FailureKind, Measurement, Program
+from slipstream.target import Target
+
+logger = logging.getLogger(__name__)
+
+_MOST_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The winner among finalists. `decided`: fastest at `confidence`, or slower by less than matters."""
+
+    winner: Measurement
+    decided: bool
+    confidence: float
+    finalists: tuple[Measurement, ...]
+
+
+class LocalMeasurer:
+    """Measures programs of the operators in `references`: key -> the unscheduled function (see `reference_text`).
+
+    Also a context manager; `close` ends all its processes. Not for use from several threads at once.
+    """
+
+    def __init__(self, target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> None:
+        self.target = target
+        self.config = config or MeasureConfig()
+        self.best: dict[str, Measurement] = {}
+        self._workers = self.config.workers or target.threads
+        self._runner = Runner(target, References(references, self.config), self.config)
+        self._known: dict[str, Measurement | Trial] = {}
+        self._closed = False
+
+    def __enter__(self) -> LocalMeasurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._runner.close()
+
+    @property
+    def drift(self) -> Drift:
+        """How the reference kernel has been doing in this session."""
+        return self._runner.drift
+
+    def measure(self, programs: Iterable[Program]) -> Iterator[Measurement]:
+        """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
+        waiting: deque[Trial] = deque()
+        source = iter(programs)
+        results: list[Measurement] = []
+        batch = self._workers
+        try:
+            while True:
+                turn: list[Trial] = []
+                try:
+                    for measurement in self._turn(source, waiting, turn, batch):
+                        results.append(_without_module(measurement))
+                        yield measurement
+                    if not turn and not waiting:
+                        break
+                except ServerLostError as lost:
+                    yield from self._recover(turn, waiting, lost)
+                finally:
+                    self._discard(turn)
+                batch = min(2 * batch, self.config.batch)
+        finally:
+            for trial in waiting:
+                self._known.pop(_digest(trial.program), None)
+        if warning := all_failed(results):
+            logger.warning("%s", warning)
+
+    def settle(
+        self, measurements: Iterable[Measurement], rng: np.random.Generator, settling: Settling | None = None
+    ) -> Settled | None:
+        """Sample the near-ties among one operator's measurements again, in turn, until the winner is known."""
+        settling = settling or Settling()
+        good = [m for m in measurements if m.failure is None and not m.duplicate and m.samples]
+        finalists = [good[i] for i in near_ties([m.median for m in good], settling)]
+        if not finalists:
+            return None
+        trials = [Trial(m.program) for m in finalists]
+        try:
+            return self._settle(trials, finalists, settling, rng)
+        finally:
+            self._discard(trials)
+
+    def _settle(
+        self, trials: list[Trial], finalists: list[Measurement], settling: Settling, rng: np.random.Generator
+    ) -> Settled | None:
+        built: list[Trial] = []
+        saved, self._known = self._known, {}
+        try:
+            # Each must be built although its result is known.
+            failed = list(self._build(iter(()), deque(trials), [], built, len(trials)))
+        finally:
+            self._known = saved
+        self._runner.prepare_to_time()
+        remaining: list[tuple[Trial, Measurement]] = []
+        for trial in built:
+            measurement = self._run(trial)
+            if measurement.failure is None:
+                remaining.append((trial, measurement))
+        if failed or len(remaining) < len(built):
+            logger.warning("%d finalists failed when run again", len(finalists) - len(remaining))
+        if not remaining:
+            return None
+        numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
+
+        def take(i: int) -> float:
+            trial = remaining[i][0]
+            self._runner.send(trial, {"sample": {"number": numbers[i], "repeat": 1}})
+            trial.deadline = time.monotonic() + self.config.run_seconds
+            answer = self._runner.wait_for(trial)
+            return math.inf if isinstance(answer, Failure) else float(answer["samples"][0])
+
+        standing = settle(take, len(remaining), settling, rng)
+        settled = [
+            replace(m, samples=standing.rounds[i] or m.samples, stopped_early=False)
+            for i, (_, m) in enumerate(remaining)
+        ]
+        winner = settled[standing.winner]
+        self.best[winner.program.operator] = winner
+        return Settled(winner, standing.decided, settling.confidence, tuple(settled))
+
+    def _turn(
+        self, source: Iterator[Program], waiting: deque[Trial], turn: list[Trial], batch: int
+    ) -> Iterator[Measurement]:
+        built: list[Trial] = []
+        yield from self._build(source, waiting, turn, built, batch)
+        if built:
+            self._runner.prepare_to_time()
+        for trial in built:
+            yield from self._finish(trial, self._run(trial))
+
+    def _run(self, trial: Trial) -> Measurement:
+        best = self.best.get(trial.program.operator)
+        return self._runner.run(trial, best.median if best else None)
+
+    def _build(
+        self,
+        source: Iterator[Program],
+        waiting: deque[Trial],
+        turn: list[Trial],
+        built: list[Trial],
+        batch: int,
+    ) -> Iterator[Measurement]:
+        """Build until `batch` programs are, or none is left; yields those that are finished by then already."""
+        building: list[Trial] = []
+        exhausted = False
+        while True:
+            while (waiting or not exhausted) and len(building) < self._workers and len(built) + len(building) < batch:
+                trial = waiting.popleft() if waiting else None
+                if trial is None:
+                    program = next(source, None)
+                    exhausted = program is None
+                    if program is None:
+                        break
+                    known = self._known.get(_digest(program))
+                    if isinstance(known, Measurement):
+                        yield replace(known, program=program, duplicate=True)
+                        continue
+                    if known is not None:
+                        known.twins.append(program)
+                        continue
+                    trial = Trial(program)
+                    self._known[_digest(program)] = trial
+                turn.append(trial)
+                self._runner.begin(trial)
+                building.append(trial)
+            if not building:
+                return
+            workers = [t.worker for t in building if t.worker is not None]
+            ready = self._runner.server.poll(workers, TICK_SECONDS)
+            for trial in list(building):
+                outcome = self._advance(trial, trial.worker in ready)
+                if trial.stage == "built":
+                    building.remove(trial)
+                    built.append(trial)
+                elif outcome is not None:
+                    building.remove(trial)
+                    yield from self._finish(trial, outcome)
+                elif trial.stage == "twin":
+                    building.remove(trial)
+
+    def _advance(self, trial: Trial, ready: bool) -> Measurement | None:
+        """Take in what a building worker has to say; a measurement is returned if that was its last word."""
+        assert trial.worker is not None
+        if not ready:
+            broken = self._runner.check_limits(trial)
+            return trial.failed(broken) if broken else None
+        answer = self._runner.receive(trial)
+        if isinstance(answer, Failure):
+            return trial.failed(answer)
+        trial.build_seconds += answer["seconds"]
+        if trial.stage == "lowering":
+            trial.fingerprint = f"{trial.program.operator}:{answer['fingerprint']}"
+            same = self._known.setdefault(trial.fingerprint, trial)
+            if same is not trial:
+                return self._join(trial, same)
+            trial.stage = "generating"
+            self._runner.send(trial, {"generate": {}})
+        else:
+            trial.load_seconds = answer["load_seconds"]
+            trial.stage = "built"
+            trial.built_after = time.monotonic() - trial.began
+        return None
+
+    def _join(self, trial: Trial, same: Trial | Measurement) -> Measurement | None:
+        """The trial's code has been seen before: let it share the result, now or when there is one."""
+        if isinstance(same, Measurement):
+            return replace(same, program=trial.program, duplicate=True)
+        same.twins += [trial.program, *trial.twins]
+        self._known[_digest(trial.program)] = same
+        trial.stage = "twin"
+        return None
+
+    def _finish(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
+        """Remember a result, and give it to everybody who waits for it."""
+        for key in (_digest(trial.program), trial.fingerprint):
+            if key and self._known.get(key) in (None, trial):
+                self._known[key] = _without_module(measurement)
+        operator = trial.program.operator
+        best = self.best.get(operator)
+        if measurement.failure is None and (best is None or measurement.median < best.median):
+            self.best[operator] = measurement
+        trial.stage = "done"
+        yield measurement
+        for twin in trial.twins:
+            self._known[_digest(twin)] = _without_module(measurement)
+            yield replace(measurement, program=twin, duplicate=True)
+
+    def _discard(self, turn: list[Trial]) -> None:
+        for trial in turn:
+            if trial.worker is not None:
+                self._runner.server.discard(trial.worker)
+                trial.worker = None
+            # Whoever asks for one of these again must not wait for a trial that has ended without a result.
+            for key in (trial.fingerprint, *map(_digest, (trial.program, *trial.twins))):
+                if self._known.get(key) is trial:
+                    del self._known[key]
+
+    def _recover(self, turn: list[Trial], waiting: deque[Trial], lost: ServerLostError) -> Iterator[Measurement]:
+        """Start a new server; what was under way is tried once more."""
+        logger.warning("%s; starting another", lost)
+        self._runner.restart()
+        for trial in turn:
+            trial.worker = None
+            if trial.stage in ("done", "twin"):
+                continue
+            if trial.attempts >= _MOST_ATTEMPTS:
+                yield from self._finish(trial, trial.failed(Failure(FailureKind.DEVICE_LOST, str(lost))))
+            else:
+                again = Trial(trial.program, attempts=trial.attempts, twins=trial.twins)
+                self._known.update((_digest(program), again) for program in (trial.program, *trial.twins))
+                waiting.append(again)
+                trial.stage = "done"
+
+
+def _digest(program: Program) -> str:
+    return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
+
+
+def _without_module(measurement: Measurement) -> Measurement:
+    """What is remembered of thousands of programs must not hold their text."""
+    return replace(measurement, program=replace(measurement.program, module=""))

@@ -1,0 +1,107 @@
+"""The builders of a measurer: programs go in, shared libraries come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+
+from slipstream.measure.rpc_messages import BuildFailed, BuildJob, Built
+from slipstream.measure.rpc_nursery import Nursery, Worker
+from slipstream.measure.rpc_trials import Round, Trial
+from slipstream.measure.types import Failure, FailureKind, Program
+from slipstream.target import Target
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A worker to listen to: `hear` when it speaks, `expire` when it has not by `deadline`."""
+
+    connection: Connection
+    deadline: float
+    hear: Callable[[Round], None]
+    expire: Callable[[Round], None]
+
+
+@dataclass(eq=False)
+class _Builder:
+    worker: Worker
+    trial: Trial | None = None
+    deadline: float = NEVER
+
+
+class BuilderPool:
+    """Up to `size` processes that build. One that dies or takes too long costs its program only."""
+
+    def __init__(self, nursery: Nursery, target: Target, size: int, timeout: float) -> None:
+        self._nursery = nursery
+        # A copy: what TVM made of the target stays in this process.
+        self._target = Target(target.architecture, target.cpu, target.features, target.disabled, target.threads)
+        self._timeout = timeout
+        self._builders: list[_Builder] = []
+        self._count = 0
+        self.size = size
+
+    @property
+    def busy(self) -> int:
+        """How many programs are being built."""
+        return sum(builder.trial is not None for builder in self._builders)
+
+    def build(self, program: Program) -> None:
+        """Start building. There must be room: `busy` below `size`."""
+        builder = next((b for b in self._builders if b.trial is None), None)
+        if builder is None:
+            builder = _Builder(self._nursery.start("build", self._target))
+            self._builders.append(builder)
+        self._count += 1
+        library = self._nursery.directory / f"program-{self._count}.so"
+        builder.trial = Trial(program, library, time.time())
+        builder.deadline = time.monotonic() + self._timeout
+        builder.worker.send(BuildJob(program.module, str(library)))
+
+    def watched(self) -> list[Watched]:
+        return [
+            Watched(b.worker.connection, b.deadline, partial(self._hear, b), partial(self._expire, b))
+            for b in self._builders
+        ]
+
+    def abandon(self) -> None:
+        """Forget what is being built."""
+        for builder in [b for b in self._builders if b.trial is not None]:
+            self._remove(builder)
+
+    def _hear(self, builder: _Builder, work: Round) -> None:
+        try:
+            message: Built | BuildFailed = builder.worker.connection.recv()
+        except (EOFError, OSError):
+            self._end(builder, work, FailureKind.CRASH, "the compiler crashed")
+            return
+        trial, builder.trial, builder.deadline = builder.trial, None, NEVER
+        assert trial is not None
+        trial.build_seconds = message.seconds
+        if isinstance(message, BuildFailed):
+            failure = Failure(FailureKind.BUILD_ERROR, message.message, builder.worker.last_lines())
+            work.finish(trial, trial.measurement(failure=failure))
+            return
+        trial.arguments, trial.fingerprint = message.arguments, message.fingerprint
+        trial.link_seconds = message.link_seconds
+        work.built(trial)
+
+    def _expire(self, builder: _Builder, work: Round) -> None:
+        self._end(builder, work, FailureKind.BUILD_TIMEOUT, f"not built after {self._timeout:g} s")
+
+    def _end(self, builder: _Builder, work: Round, kind: FailureKind, message: str) -> None:
+        failure = Failure(kind, message, builder.worker.last_lines())
+        trial = builder.trial
+        self._remove(builder)
+        if trial is not None:
+            trial.build_seconds = time.time() - trial.started_at
+            work.finish(trial, trial.measurement(failure=failure))
+
+    def _remove(self, builder: _Builder) -> None:
+        self._builders.remove(builder)
+        self._nursery.kill(builder.worker)

@@ -1,0 +1,115 @@
+"""Talking to TVM's RPC tracker, without TVM: who serves, and may I have one?
+
+The protocol is the one at the top of `tvm/rpc/tracker.py`: a magic number each way, then messages of a 32-bit
+length and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any
+
+from slipstream.errors import SlipstreamError
+
+_MAGIC = struct.pack("<i", 0x2F271)
+_SUCCESS, _REQUEST, _SUMMARY = 0, 4, 6
+_PRIORITY = 1
+
+
+class DeviceError(SlipstreamError):
+    """The tracker cannot be reached, or measuring through it cannot start."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A server that waits for one connection with exactly this key."""
+
+    host: str
+    port: int
+    match_key: str
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Tracker:
+    """A connection to a tracker. `timeout` is for connecting and for each answer."""
+
+    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
+        self._where = f"{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise DeviceError(
+                f"no RPC tracker at {self._where} ({error}): start one with "
+                f"'python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}'"
+            ) from error
+        try:
+            self._socket.sendall(_MAGIC)
+            greeting = self._receive(len(_MAGIC))
+        except OSError as error:
+            self.close()
+            raise DeviceError(f"{self._where} accepts connections but is no RPC tracker ({error})") from error
+        if greeting != _MAGIC:
+            self.close()
+            raise DeviceError(f"{self._where} is not an RPC tracker")
+
+    def servers(self, key: str) -> list[str]:
+        """Addresses of the servers registered under `key`, busy ones too."""
+        self._say([_SUMMARY])
+        info = self._answer()["server_info"]
+        return [":".join(map(str, server["addr"])) for server in info if server["key"] == f"server:{key}"]
+
+    def request(self, key: str, owner: Connection) -> Grant:
+        """Queue for a server with `key`, for as long as it takes; `EOFError` when `owner` hangs up meanwhile.
+
+        A server granted to one who has gone is lost to everybody for some seconds.
+        """
+        self._say([_REQUEST, key, "", _PRIORITY])
+        if owner in wait([self._socket, owner]):
+            raise EOFError("whoever wanted a device has gone")
+        host, port, match_key = self._answer()
+        return Grant(host, port, match_key)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _say(self, message: list[Any]) -> None:
+        data = json.dumps(message).encode()
+        try:
+            self._socket.sendall(struct.pack("<i", len(data)) + data)
+        except OSError as error:
+            raise DeviceError(f"the RPC tracker at {self._where} stopped listening: {error}") from error
+
+    def _answer(self) -> Any:
+        try:
+            (size,) = struct.unpack("<i", self._receive(4))
+            status, answer = json.loads(self._receive(size))
+        except (OSError, ValueError, TypeError) as error:
+            raise DeviceError(f"the RPC tracker at {self._where} stopped answering: {error}") from error
+        if status != _SUCCESS:
+            raise DeviceError(f"the RPC tracker at {self._where} refused: {status}")
+        return answer
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            chunk = self._socket.recv(size - len(data))
+            if not chunk:
+                raise ConnectionResetError("connection closed")
+            data += chunk
+        return data

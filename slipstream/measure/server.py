@@ -1,0 +1,178 @@
+"""The fork server: a process that has imported TVM, compiled once and run nothing, from which workers fork.
+
+It forks one process for every program, so that nothing a program does to its process reaches another. Its owner
+sends requests as JSON over a packet socket, a new worker's sockets and files along with them, and learns from it
+how workers ended. When the owner is gone (end of file, or another parent), it kills its workers and ends.
+Started by `slipstream.measure.processes`, never by hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_LARGEST_REQUEST = 4096
+# A program that prints without end fills its log to here and no further.
+_LOG_BYTES = 1 << 20
+_RESIDENT, _DATA = 1, 5  # columns of /proc/self/statm
+
+Work = Callable[[socket.socket, list[int]], None]
+
+
+class Server:
+    """Forks workers that do `work` and tells how they ended."""
+
+    def __init__(self, control: socket.socket, work: Work) -> None:
+        self._control = control
+        self._work = work
+        self._workers: dict[int, int] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        owner = os.getppid()
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        try:
+            while os.getppid() == owner:
+                ready = {fd for fd, _ in poll.poll(1000)}
+                if self._woken in ready:
+                    with suppress(BlockingIOError):
+                        os.read(self._woken, 4096)
+                if self._control.fileno() in ready and not self._answer_request():
+                    break
+                self._reap()
+        finally:
+            self._kill_all()
+
+    def _answer_request(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, _LARGEST_REQUEST, 8)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        request = json.loads(data)
+        if "fork" in request:
+            self._fork(request["fork"], request["memory_bytes"], fds)
+        elif "kill" in request:
+            for pid, name in self._workers.items():
+                if name == request["kill"]:
+                    _kill_group(pid)
+        return True
+
+    def _fork(self, name: int, memory: int, fds: list[int]) -> None:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_worker(server, memory, fds)
+            finally:
+                os._exit(1)
+        self._workers[pid] = name
+        for fd in fds:
+            os.close(fd)
+        self._tell({"forked": name, "pid": pid, "shared_bytes": _statm_bytes(_RESIDENT)})
+
+    def _become_worker(self, server: int, memory: int, fds: list[int]) -> None:
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:
+            return
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        channel, log, *files = fds
+        for standard in (1, 2):
+            os.dup2(log, standard)
+        os.close(log)
+        _limit(resource.RLIMIT_CORE, 0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        # The owner watches the resident size; this stops what outruns it or maps everything at once.
+        _limit(resource.RLIMIT_DATA, _statm_bytes(_DATA) + 2 * memory)
+        self._work(socket.socket(fileno=channel), files)
+
+    def _reap(self) -> None:
+        while self._workers:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            # What the program may have started itself.
+            _kill_group(pid)
+            name = self._workers.pop(pid, None)
+            if name is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._tell({"ended": name, "status": code, "peak_bytes": usage.ru_maxrss * 1024})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # an owner that is gone is noticed by the loop
+            self._control.send(json.dumps(message).encode())
+
+    def _kill_all(self) -> None:
+        for pid in self._workers:
+            _kill_group(pid)
+        for pid in self._workers:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+        return
+    with suppress(ProcessLookupError):  # it has not made its own group yet
+        if os.getpgid(pid) == os.getpgrp():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _limit(what: int, most: int) -> None:
+    _, hard = resource.getrlimit(what)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+def _statm_bytes(field: int) -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[field]) * resource.getpagesize()
+
+
+def main() -> None:
+    """`python -m slipstream.measure.server FD TARGET`: the control socket and the target as JSON."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from slipstream.cli.tvm_import import import_tvm_without_torch
+
+    began = time.monotonic()
+    import_tvm_without_torch()
+    imported = time.monotonic() - began
+    from slipstream.measure import worker
+    from slipstream.target import Target
+
+    settings: dict[str, Any] = json.loads(sys.argv[2])
+    settings.update((name, tuple(settings[name])) for name in ("features", "disabled"))
+    target = Target(**settings)
+    worker.warm_up(target)
+    gc.collect()
+    gc.freeze()
+    server = Server(control, lambda channel, files: worker.work(channel, files, target))
+    control.send(json.dumps({"ready": os.getpid(), "import_seconds": imported}).encode())
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

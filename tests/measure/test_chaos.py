@@ -1,0 +1,117 @@
+"""Good programs among ones that crash, hang, eat memory and lie: each gets what it deserves, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from slipstream.measure import LocalMeasurer, MeasureConfig, reference_text
+from slipstream.target import resolve_target
+from tests.measure import misbehaving
+
+CONFIG = MeasureConfig(run_seconds=2.0, memory_bytes=512 << 20)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory that is both the working and the temporary one: nothing may be left in it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_program_gets_its_verdict_in_any_order(seed: int, places: Path) -> None:
+    bad = [misbehaving.program(func, label) for label, (func, _) in misbehaving.BAD.items()]
+    good = [misbehaving.program(make(), label) for label, make in misbehaving.GOOD.items()]
+    programs = [*bad, *good, misbehaving.program(misbehaving.prints, "prints")]
+    np.random.default_rng(seed).shuffle(programs)  # type: ignore[arg-type]
+    with _measurer() as measurer:
+        server = psutil.Process(measurer._runner.server.pid)
+        results = {m.program.label: m for m in measurer.measure(programs)}
+        assert len(results) == len(programs)
+    for label, measurement in results.items():
+        if label in misbehaving.BAD:
+            assert measurement.failure is not None, label
+            assert measurement.failure.kind in misbehaving.BAD[label][1], (label, measurement.failure)
+        else:
+            assert measurement.failure is None, (label, measurement.failure)
+            assert measurement.verified
+            assert 0 < measurement.interval.low <= measurement.median <= measurement.interval.high
+    abort = results["abort"].failure
+    assert abort is not None
+    assert "SIGABRT" in abort.message
+    assert "last words" in abort.stderr
+    assert not server.is_running()
+    assert _descendants() == []
+    assert list(places.iterdir()) == []
+
+
+OWNER = """
+    import sys, time
+    sys.path.insert(0, {root!r})
+    import slipstream.measure as measure
+    from slipstream.target import resolve_target
+    from tests.measure import misbehaving as m
+
+    references = {{m.KEY: measure.reference_text(m.good(1))}}
+    programs = [m.program(m.good(step), "good") for step in (1, 2)] + [m.program(m.endless_loop, "loop")]
+    with measure.LocalMeasurer(resolve_target(), references, measure.MeasureConfig(run_seconds=600.0)) as measurer:
+        print(measurer._runner.server.pid, flush=True)
+        for measurement in measurer.measure(programs):
+            print(measurement.program.label, flush=True)
+"""
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_after_ctrl_c_or_kill(blow: signal.Signals, places: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OWNER.format(root=str(ROOT)))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    server = psutil.Process(int(owner.stdout.readline()))
+    assert [owner.stdout.readline().strip() for _ in range(2)] == ["good", "good"]
+    time.sleep(0.5)  # now the endless loop is running
+    family = [server, *server.children(recursive=True)]
+    assert len(family) >= 2
+    owner.send_signal(blow)
+    owner.communicate(timeout=20)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    assert len(gone) == len(family)
+    assert list(places.iterdir()) == []
+
+
+def test_a_killed_server_is_replaced_and_its_programs_tried_again() -> None:
+    programs = [misbehaving.program(make(), label) for label, make in misbehaving.GOOD.items()]
+    with _measurer() as measurer:
+        stream = measurer.measure(programs)
+        results = [next(stream)]
+        os.kill(measurer._runner.server.pid, signal.SIGKILL)
+        results += stream
+    assert sorted(m.program.label for m in results) == sorted(misbehaving.GOOD)
+    assert all(m.failure is None for m in results)
+
+
+def _measurer() -> LocalMeasurer:
+    return LocalMeasurer(resolve_target(), {misbehaving.KEY: reference_text(misbehaving.good(1))}, CONFIG)
+
+
+def _descendants() -> list[psutil.Process]:
+    ours = psutil.Process().children(recursive=True)
+    return [p for p in ours if "slipstream.measure" in " ".join(p.cmdline())]

@@ -1,0 +1,159 @@
+"""The local measurer: streaming, duplicates, racing, prepacked weights, finalists, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from slipstream.errors import SlipstreamError
+from slipstream.measure import FailureKind, LocalMeasurer, MeasureConfig, Program, Settling, reference_text
+from slipstream.target import resolve_target
+from tests.measure import misbehaving
+
+MATMUL = "matmul"
+
+
+def _matmul() -> tvm.tirx.PrimFunc:
+    a, b = (te.placeholder((128, 128), name=name) for name in "ab")
+    k = te.reduce_axis((0, 128), "k")
+    c = te.compute((128, 128), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    return te.create_prim_func([a, b, c]).with_attrs({"global_symbol": "main", "layout_free_buffers": [1]})
+
+
+def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Program:
+    from tvm.s_tir.meta_schedule.postproc import RewriteLayout
+
+    sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
+    block = sch.get_sblock("c")
+    i, j, k = sch.get_loops(block)
+    jo, ji = sch.split(j, [None, tile])
+    ko, ki = sch.split(k, [None, tile])
+    sch.reorder(i, jo, ko, ki, ji)
+    sch.parallel(i)
+    if prepack:
+        assert RewriteLayout().apply(sch)
+        assert "layout_rewrite_preproc" in sch.mod.script()
+    return Program(MATMUL, str(tvm.ir.save_json(sch.mod)), label or f"tile {tile}")
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[LocalMeasurer]:
+    references = {MATMUL: reference_text(_matmul()), misbehaving.KEY: reference_text(misbehaving.good(1))}
+    with LocalMeasurer(resolve_target(), references, MeasureConfig(run_seconds=5.0)) as measurer:
+        yield measurer
+
+
+def test_prepacked_weights_are_timed_packed_and_compared_with_the_reference(measurer: LocalMeasurer) -> None:
+    results = list(measurer.measure([_scheduled(tile, prepack=True) for tile in (4, 16, 32)]))
+    assert [m.failure for m in results] == [None] * 3
+    assert all(m.verified and m.samples for m in results)
+
+
+def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasurer) -> None:
+    good = _scheduled(8, prepack=True)
+    mod = tvm.ir.load_json(good.module)
+    # The rewrite block stores to b_global[v1 // 8, v0 // 8, v0 % 8, v1 % 8]: swap two tile axes of equal extent.
+    text = mod.script()
+    swapped = text.replace("v0 // 8, v0 % 8, v1 % 8] = ", "v0 // 8, v1 % 8, v0 % 8] = ")
+    assert swapped != text
+    broken = Program(MATMUL, str(tvm.ir.save_json(tvm.script.from_source(swapped))), "wrongly packed")
+    (result,) = measurer.measure([broken])
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.WRONG_RESULT
+
+
+def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMeasurer) -> None:
+    taken: list[int] = []
+
+    def propose() -> Iterator[Program]:
+        for tile in (2, 4, 8, 16, 32, 64):
+            taken.append(tile)
+            yield _scheduled(tile, prepack=False)
+
+    stream = measurer.measure(propose())
+    next(stream)
+    assert len(taken) <= 2 * measurer.target.threads
+    assert len(list(stream)) == 5
+
+
+def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
+    one, same_text = (_scheduled(1, prepack=False, label=label) for label in ("one", "same text"))
+    mod = tvm.ir.load_json(one.module)
+    annotated = tvm.IRModule({"main": mod["main"].with_attr("comment", "changes nothing in the code")})
+    sch = s_tir.Schedule(annotated)
+    sch.annotate(sch.get_sblock("c"), "meta_schedule.note", 1)
+    same_code = Program(MATMUL, str(tvm.ir.save_json(sch.mod.with_attr("note", "other text"))), "same code")
+    assert same_code.module != one.module
+    results = {m.program.label: m for m in measurer.measure([one, same_text, same_code])}
+    assert results["same text"].samples == results["one"].samples
+    assert sum(m.duplicate for m in results.values()) >= 1
+    again = list(measurer.measure([one]))
+    assert again[0].duplicate
+    assert again[0].program == one
+
+
+def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
+    list(measurer.measure([_scheduled(tile, prepack=True) for tile in (16, 32)]))
+    sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
+    i, j, k = sch.get_loops(sch.get_sblock("c"))
+    sch.reorder(k, j, i)  # the worst order there is
+    slow = Program(MATMUL, str(tvm.ir.save_json(sch.mod)), "slow")
+    (result,) = measurer.measure([slow])
+    assert result.failure is None
+    assert result.stopped_early
+    assert len(result.samples) <= 3
+    assert result.median > measurer.best[MATMUL].median
+
+
+def test_finalists_are_sampled_in_turn_until_one_wins(measurer: LocalMeasurer) -> None:
+    results = list(measurer.measure([_scheduled(tile, prepack=True, label=f"f{tile}") for tile in (16, 32, 64)]))
+    settling = Settling(near=10.0, least_rounds=6, most_rounds=12)
+    settled = measurer.settle(results, np.random.default_rng(0), settling)
+    assert settled is not None
+    assert settled.winner.median == min(m.median for m in settled.finalists)
+    assert measurer.best[MATMUL] == settled.winner
+    assert all(len(m.samples) >= 6 for m in settled.finalists)
+
+
+def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudly(
+    measurer: LocalMeasurer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        results = list(measurer.measure([Program(MATMUL, "{}", "nonsense"), Program(MATMUL, "[", "worse")]))
+    assert {m.failure.kind for m in results if m.failure} == {FailureKind.BUILD_ERROR}
+    assert "not one of 2 programs could be measured" in caplog.text
+    assert "build error" in caplog.text
+
+
+def test_an_operator_without_reference_is_a_mistake_of_the_caller(measurer: LocalMeasurer) -> None:
+    with pytest.raises(SlipstreamError, match="its reference was not given"):
+        list(measurer.measure([Program("unheard of", "{}")]))
+
+
+def test_idle_workers_share_their_memory(measurer: LocalMeasurer) -> None:
+    server = measurer._runner.server
+    before = used_by_family(server.pid)
+    workers = [server.fork() for _ in range(4)]
+    for worker in workers:
+        worker.channel.send({"unheard of": {}})  # answered once the worker is up
+        worker.channel.receive(10.0)
+    added = used_by_family(server.pid) - before
+    for worker in workers:
+        server.discard(worker)
+    assert added < 400e6
+
+
+def used_by_family(pid: int) -> int:
+    """Memory of a process and its children; what they share counts once."""
+    process, total = psutil.Process(pid), 0
+    for member in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += member.memory_full_info().pss
+    return total

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.measure.noise import Drift, seconds_waited
+
+
+def test_a_slow_spell_is_noticed_and_passes() -> None:
+    drift = Drift()
+    rng = np.random.default_rng(0)
+
+    def timing(factor: float) -> list[float]:
+        return [float(factor * rng.normal(1.0, 0.01)) for _ in range(5)]
+
+    for _ in range(10):
+        drift.add(timing(1.0))
+        assert not drift.is_busy
+    assert drift.add(timing(1.5)) > 0.4
+    assert drift.is_busy
+    drift.add(timing(1.0))
+    assert not drift.is_busy
+    assert drift.worst > 0.4
+
+
+def test_a_machine_that_stays_slower_becomes_the_new_normal() -> None:
+    drift = Drift(memory=16)
+    for factor in [1.0] * 10 + [1.3] * 16:
+        drift.add([factor])
+    assert not drift.is_busy
+
+
+def test_waiting_for_a_core_is_counted() -> None:
+    assert seconds_waited() >= 0.0

@@ -1,0 +1,342 @@
+"""Measuring through a real tracker and real servers on loopback, some of which die, stall or run bad programs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import tvm
+from tvm.script.parser import parse
+
+from slipstream.measure.rpc import DeviceError, RpcMeasurer, RpcSettings
+from slipstream.measure.rpc_tracker import Tracker
+from slipstream.measure.types import FailureKind, Measurement, Measurer, Program
+from slipstream.target import resolve_target
+
+HOST = "127.0.0.1"
+QUICK = RpcSettings(run_timeout=2.0, device_timeout=5.0, patience=1.0, samples=3, sample_seconds=0.001)
+needs_tracker = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("tornado", "cloudpickle")),
+    reason="TVM's tracker and server need tornado and cloudpickle: pip install 'apache-tvm[rpc]'",
+)
+
+
+def program(effect: str = "", number: int = 0, operator: str = "add") -> Program:
+    """Adds `number` to 64 values; `effect` is a C function it calls on the way."""
+    call = f"T.evaluate(T.call_extern('int32', {effect}))" if effect else "pass"
+    if effect == "error":
+        call = "assert A[0] > T.float32(1000), 'no such luck'"
+    source = f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    T.func_attr({{"global_symbol": "main"}})
+    for i in range(64):
+        with T.sblock("add"):
+            v = T.axis.spatial(64, i)
+            B[v] = A[v] + T.float32({number})
+    {call}
+"""
+    module = tvm.IRModule({"main": parse(source)})
+    return Program(operator, tvm.ir.save_json(module), effect or f"add {number}")
+
+
+def slow(number: int) -> Program:
+    """Takes 50 ms a run, 0.2 s with its samples."""
+    return program("'usleep', 50000", number)
+
+
+SEGFAULT = program("'raise', 11")
+ENDLESS = program("'sleep', 1000")
+
+
+@dataclass
+class Farm:
+    """A tracker and the servers registered with it, all started and ended here."""
+
+    port: int
+    log: Path
+    environment: dict[str, str]
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def temporary(self, name: str) -> None:
+        """Have what is started from now on keep its files in a directory of this name."""
+        directory = self.log.parent / name
+        directory.mkdir()
+        self.environment["TMPDIR"] = str(directory)
+
+    def serve(self, module: str, key: str, count: int) -> list[subprocess.Popen[bytes]]:
+        tracker = f"{HOST}:{self.port}"
+        started = []
+        for _ in range(count):
+            port = free_port()
+            options = ["--host", HOST, "--port", str(port), "--tracker", tracker, "--key", key]
+            # TVM's looks for a free port below this, which is 9199 if not given.
+            stock_only = ["--port-end", str(port + 1)] if module.startswith("tvm.") else []
+            started.append(self.start(module, *options, *stock_only))
+        return started
+
+    def servers(self, key: str) -> int:
+        with Tracker(HOST, self.port) as tracker:
+            return len(tracker.servers(key))
+
+    def measurer(self, key: str, settings: RpcSettings = QUICK, devices: int = 2) -> RpcMeasurer:
+        return RpcMeasurer(HOST, self.port, key, resolve_target("cpu"), devices=devices, builders=2, settings=settings)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(DeviceError):
+            if condition():
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"not so after {seconds} s")
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def kinds(results: list[Measurement]) -> Counter[FailureKind | None]:
+    return Counter(result.failure.kind if result.failure else None for result in results)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    directory = tmp_path_factory.mktemp("farm")
+    # Servers import PyTorch where it is installed and start twice as fast where it is not.
+    (directory / "torch.py").write_text("raise ImportError('not in this test')")
+    path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
+    threads = str(resolve_target("cpu").threads)
+    environment = os.environ | {"PYTHONPATH": path, "TVM_NUM_THREADS": threads}
+    farm = Farm(free_port(), directory / "log.txt", environment)
+    farm.temporary("stock")
+    try:
+        farm.start("tvm.exec.rpc_tracker", "--host", HOST, "--port", str(farm.port), "--port-end", str(farm.port + 1))
+        yield farm
+    finally:
+        for process in farm.processes:
+            kill_group(process)
+
+
+@pytest.fixture(scope="module")
+def stock(farm: Farm) -> list[subprocess.Popen[bytes]]:
+    """Two of TVM's own servers, under the key "stock"."""
+    servers = farm.serve("tvm.exec.rpc_server", "stock", 2)
+    wait_until(lambda: farm.servers("stock") == 2)
+    return servers
+
+
+@pytest.fixture(scope="module")
+def ours(farm: Farm) -> list[subprocess.Popen[bytes]]:
+    """Two of ours, under the key "ours"."""
+    # A place of its own for files: a stock server that crashed leaves its behind.
+    farm.temporary("ours")
+    servers = farm.serve("slipstream.measure.rpc_server", "ours", 2)
+    wait_until(lambda: farm.servers("ours") == 2)
+    return servers
+
+
+@pytest.fixture(scope="module")
+def measurer(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> Iterator[RpcMeasurer]:
+    with farm.measurer("ours") as measurer:
+        yield measurer
+
+
+@needs_tracker
+def test_one_of_two_stock_servers_is_killed_and_every_program_still_gets_its_time(
+    farm: Farm, stock: list[subprocess.Popen[bytes]]
+) -> None:
+    programs = [slow(number) for number in range(10)]
+    with farm.measurer("stock") as measurer:
+        stream = measurer.measure(programs)
+        results = [next(stream) for _ in range(3)]
+        kill_group(stock[0])
+        results += list(stream)
+    assert Counter(m.program for m in results) == Counter(programs)
+    assert kinds(results) == {None: 10}
+    assert all(len(m.samples) == 3 and 0.05 <= m.median < 0.2 for m in results)
+    assert all(m.build_seconds > 0 and m.run_seconds >= 0.2 for m in results)
+    wait_until(lambda: farm.servers("stock") == 1)
+
+
+@needs_tracker
+def test_a_crash_is_the_end_of_a_stock_server(farm: Farm, stock: list[subprocess.Popen[bytes]]) -> None:
+    kill_group(stock[0])
+    with farm.measurer("stock", devices=1) as measurer:
+        (result,) = measurer.measure([SEGFAULT])
+    # Why there is a server of ours: nobody is left to try it a second time.
+    assert kinds([result]) == {FailureKind.DEVICE_LOST: 1}
+    assert result.failure is not None
+    assert "the connection broke" in result.failure.message
+    assert farm.servers("stock") == 0
+
+
+@needs_tracker
+def test_bad_programs_fail_by_kind_and_good_ones_are_measured(farm: Farm, measurer: Measurer) -> None:
+    good = [program(number=number) for number in range(6)]
+    bad = [SEGFAULT, ENDLESS, Program("add", "not a module"), program("error")]
+    programs = [good[0], bad[0], good[1], good[2], bad[1], good[3], bad[2], good[4], bad[3], good[5]]
+    results = {m.program: m for m in measurer.measure(programs)}
+    assert len(results) == len(programs)
+    assert all(results[p].failure is None and min(results[p].samples) > 0 for p in good)
+    failures = [results[p].failure for p in bad]
+    assert [failure.kind if failure else None for failure in failures] == [
+        FailureKind.CRASH,
+        FailureKind.RUN_TIMEOUT,
+        FailureKind.BUILD_ERROR,
+        FailureKind.RUN_ERROR,
+    ]
+    assert failures[0] is not None
+    assert failures[0].message.count("the connection broke on 127.0.0.1:") == 2
+    assert results[ENDLESS].run_seconds >= 2 * QUICK.run_timeout
+    assert farm.servers("ours") == 2
+
+
+@needs_tracker
+def test_a_stalled_server_has_its_program_tried_elsewhere(
+    measurer: Measurer, ours: list[subprocess.Popen[bytes]]
+) -> None:
+    programs = [slow(number) for number in range(100, 108)]
+    stream = measurer.measure(programs)
+    results = [next(stream)]
+    stalled = [ours[0].pid, *(child.pid for child in psutil.Process(ours[0].pid).children(recursive=True))]
+    for pid in stalled:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        results += list(stream)
+    finally:
+        for pid in stalled:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert Counter(m.program for m in results) == Counter(programs)
+    assert kinds(results) == {None: 8}
+
+
+@needs_tracker
+def test_programs_are_taken_only_as_fast_as_they_are_measured(measurer: Measurer) -> None:
+    taken = 0
+
+    def endless() -> Iterator[Program]:
+        nonlocal taken
+        while taken < 1000:
+            taken += 1
+            yield program(number=1000 + taken)
+
+    stream = measurer.measure(endless())
+    for received in range(1, 6):
+        assert next(stream).failure is None
+        assert taken - received <= 2 + 2 * 2 + 2
+    # Leaving early is fine, and the next round starts clean.
+    stream.close()  # type: ignore[attr-defined]
+    assert kinds(list(measurer.measure([program(number=7)]))) == {None: 1}
+
+
+@needs_tracker
+def test_the_same_program_is_run_once(measurer: Measurer) -> None:
+    first, other = program(number=5), program(number=6)
+    same = Program(first.operator, first.module, "again")
+    results = {m.program: m for m in measurer.measure([first, same, other])}
+    assert results[same].samples == results[first].samples != results[other].samples
+    assert [results[p].duplicate for p in (first, same, other)] == [False, True, False]
+
+
+@needs_tracker
+def test_a_device_is_shared_and_queueing_is_not_running(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
+    settings = replace(QUICK, run_timeout=1.0, device_timeout=2.0, idle_seconds=5.0, patience=1.0)
+    with farm.measurer("ours", settings) as holder:
+        # Both servers are taken until the holder has been idle for a while.
+        assert kinds(list(holder.measure([slow(20), slow(21)]))) == {None: 2}
+        with farm.measurer("ours", settings) as queuer:
+            started = time.monotonic()
+            (result,) = queuer.measure([slow(22)])
+            waited = time.monotonic() - started
+    assert result.failure is None
+    assert waited > settings.run_timeout + settings.device_timeout
+    assert result.run_seconds < 0.5
+
+
+@needs_tracker
+def test_without_a_server_every_program_is_told_so(farm: Farm) -> None:
+    with farm.measurer("nobody") as measurer:
+        results = list(measurer.measure([program(number=number) for number in range(20)]))
+    assert kinds(results) == {FailureKind.DEVICE_LOST: 20}
+    assert results[0].failure is not None
+    assert "no server with key 'nobody' at the tracker" in results[0].failure.message
+
+
+@needs_tracker
+def test_nothing_is_left_after_closing(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    temporary = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("slipstream-rpc-*"))
+    measurer = farm.measurer("ours")
+    stream = measurer.measure([slow(number) for number in range(200, 204)])
+    next(stream)
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert len(started) >= 3
+    stream.close()  # type: ignore[attr-defined]
+    measurer.close()
+    # A linker that was killed with its builder is reaped by whoever reaps orphans here, in its own time.
+    wait_until(lambda: not [process for process in started if process.is_running()], 5.0)
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("slipstream-rpc-*")) <= temporary
+    remote = farm.log.parent / "ours"
+    wait_until(lambda: not list(remote.rglob("*.so")), 10.0)
+
+
+@needs_tracker
+def test_nothing_is_left_after_the_measuring_process_was_killed(
+    farm: Farm, ours: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    (tmp_path / "endless.json").write_text(ENDLESS.module)
+    code = f"""
+import sys
+from pathlib import Path
+from slipstream.measure.rpc import RpcMeasurer
+from slipstream.measure.types import Program
+from slipstream.target import resolve_target
+programs = [Program("add", Path({str(tmp_path / "endless.json")!r}).read_text())]
+list(RpcMeasurer({HOST!r}, {farm.port}, "ours", resolve_target("cpu")).measure(programs))
+"""
+    environment = farm.environment | {"TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True)
+    try:
+        wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) >= 4, 30.0)
+        orphans = psutil.Process(parent.pid).children(recursive=True)
+    finally:
+        kill_group(parent)
+    wait_until(lambda: not [process for process in orphans if process.is_running()], 10.0)
+    wait_until(lambda: not list(tmp_path.glob("slipstream-rpc-*")), 10.0)
+    # The endless program goes too, so that the device is free again.
+    wait_until(lambda: all(len(psutil.Process(s.pid).children()) == 0 for s in ours), 10.0)
