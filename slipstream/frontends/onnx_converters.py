@@ -72,7 +72,7 @@ class _Gather(onnx_frontend.Gather):  # type: ignore[misc]
         extent = int(data.ty.shape[axis])
         if isinstance(indices, ir.GenericConst):
             numbers = indices.value.numpy()
-            indices = relax.const(np.where(numbers < 0, numbers + extent, numbers))
+            indices = relax.const(np.where(numbers < 0, numbers + extent, numbers), str(numbers.dtype))
         else:
             dtype = str(indices.ty.dtype)
             from_back = bb.normalize(relax.op.add(indices, relax.const(extent, dtype)))

@@ -39,8 +39,8 @@ def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         try:
             if not strategy(sch, target):
                 continue
-        except (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
-            continue
+        except (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError):
+            continue  # TypeError: an extent that is only known at run time
         scheduled = sch.mod["main"].without_attr("global_symbol")
         if func.attrs and "global_symbol" in func.attrs:
             scheduled = scheduled.with_attr("global_symbol", func.attrs["global_symbol"])

@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.relax import transform
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
@@ -46,7 +47,28 @@ def _convert_layout(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     if _calls(mod, "relax.nn.conv2d_transpose"):
         return mod
     convert = _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize())
-    return convert(mod, target)
+    return convert(_convertible(mod), target)
+
+
+def _convertible(mod: tvm.IRModule) -> tvm.IRModule:
+    """Respell what layout conversion fails on: negative axes of squeeze (it reads foreign memory), and stack."""
+    x = wildcard()
+    squeeze, stack = is_op("relax.squeeze")(x), is_op("relax.stack")(x)
+
+    def rewrite_squeeze(call: Any, matched: Any) -> Any:
+        axes = call.attrs.axis
+        return call if axes is None else relax.op.squeeze(matched[x], [int(a) % len(matched[x].ty.shape) for a in axes])
+
+    def rewrite_stack(call: Any, matched: Any) -> Any:
+        if not isinstance(matched[x], relax.Tuple):
+            return call
+        axis = int(call.attrs.axis) % len(call.ty.shape)
+        return relax.op.concat([relax.op.expand_dims(part, axis) for part in matched[x].fields], axis)
+
+    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    main = rewrite_call(squeeze, rewrite_squeeze, mod["main"])
+    changed["main"] = rewrite_call(stack, rewrite_stack, main)
+    return changed
 
 
 def _calls(mod: tvm.IRModule, name: str) -> bool:
@@ -139,9 +161,9 @@ def prepare(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[PassR
             skipped = ""
             try:
                 mod = step.apply(mod, target)
-            except tvm.error.InternalError as error:
+            except Exception as error:
                 if not step.optional:
                     raise
-                skipped = str(error).strip().splitlines()[-1]
+                skipped = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             reports.append(PassReport(step.name, step.why, time.perf_counter() - started, skipped))
     return mod, reports

@@ -219,6 +219,19 @@ def slices_backwards() -> onnx.ModelProto:
 
 
 @compiles
+def squeeze_counted_from_the_back() -> onnx.ModelProto:
+    """Layout conversion would read foreign memory."""
+    nodes = [node("Conv", "x w", "c"), node("GlobalMaxPool", "c", "p"), node("Squeeze", "p axes", "y")]
+    return model(nodes, IMAGE, "y", 13, {"w": weight(8, 3, 3, 3), "axes": integers(-1, -2)})
+
+
+@compiles
+def concatenation_with_nothing() -> onnx.ModelProto:
+    nodes = [node("Concat", "empty x", "y", axis=1)]
+    return model(nodes, {"x": (T.FLOAT, [2, 3])}, "y", 13, {"empty": np.zeros((2, 0), np.float32)})
+
+
+@compiles
 def shape_arithmetic() -> onnx.ModelProto:
     nodes = [
         node("Shape", "x", "s"),
@@ -536,6 +549,13 @@ def non_maximum_suppression() -> onnx.ModelProto:
     nodes = [node("NonMaxSuppression", "boxes scores most", "y")]
     inputs = {"boxes": (T.FLOAT, [1, 6, 4]), "scores": (T.FLOAT, [1, 2, 6])}
     return model(nodes, inputs, "y", 13, {"most": integers(5)}, {"y": T.INT64})
+
+
+@refuses(UnsupportedModelError, "RoiAlign")
+def region_of_interest() -> onnx.ModelProto:
+    nodes = [node("RoiAlign", "x boxes which", "y", output_height=3, output_width=3)]
+    weights = {"boxes": np.array([[0, 0, 10, 10]], np.float32), "which": integers(0)}
+    return model(nodes, IMAGE, "y", 16, weights)
 
 
 @refuses(UnsupportedModelError, "Resize with antialiasing")
