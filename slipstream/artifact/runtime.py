@@ -95,7 +95,7 @@ class Executor:
         array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
         _check_indices(spec, array)
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
-        return self._tensor(np.ascontiguousarray(array))
+        return self._tensor(np.asarray(array, order="C"))
 
 
 def _check(spec: TensorSpec, value: Any) -> None:

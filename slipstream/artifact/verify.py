@@ -39,21 +39,27 @@ def verify(model: Model, run: Callable[..., Sequence[Any]], feeds: list[dict[str
     checks = []
     for position, spec in enumerate(model.outputs):
         pairs = [(e[position], a[position]) for e, a in zip(expected, actual, strict=True)]
-        checks.append(_compare(spec, pairs))
+        checks.append(_compare(spec.name, _tolerance(spec, model.inputs), pairs))
     if any(not check.max_relative <= check.tolerance for check in checks):
         raise VerificationError(_table(model, checks))
     return Verification(model.reference.name, len(feeds), tuple(checks))
 
 
-def _compare(spec: TensorSpec, pairs: list[tuple[Array, Array]]) -> OutputCheck:
+def _tolerance(output: TensorSpec, inputs: Sequence[TensorSpec]) -> float:
+    """A float output is as exact as the least exact float that went in; integers have to be equal."""
+    if output.dtype not in TOLERANCES:
+        return 0.0
+    return max(TOLERANCES.get(spec.dtype, 0.0) for spec in (output, *inputs))
+
+
+def _compare(name: str, tolerance: float, pairs: list[tuple[Array, Array]]) -> OutputCheck:
     worst_absolute = worst_relative = 0.0
-    tolerance = TOLERANCES.get(spec.dtype, 0.0)
     for expected, actual in pairs:
         if expected.shape != actual.shape:
-            return OutputCheck(spec.name, float("inf"), float("inf"), tolerance)
+            return OutputCheck(name, float("inf"), float("inf"), tolerance)
         absolute, relative = _distance(expected, actual)
         worst_absolute, worst_relative = max(worst_absolute, absolute), max(worst_relative, relative)
-    return OutputCheck(spec.name, worst_absolute, worst_relative, tolerance)
+    return OutputCheck(name, worst_absolute, worst_relative, tolerance)
 
 
 def _distance(expected: Array, actual: Array) -> tuple[float, float]:

@@ -37,5 +37,8 @@ def map_weights(path: Path, specs: Sequence[WeightSpec]) -> list[Array]:
     if len(mapped) < last.offset + int(np.prod(last.shape)) * np.dtype(last.dtype).itemsize:
         raise ArtifactError(f"{path} is damaged (too short): compile the model again")
     return [
-        np.frombuffer(mapped, spec.dtype, int(np.prod(spec.shape)), spec.offset).reshape(spec.shape) for spec in specs
+        np.empty(spec.shape, spec.dtype)
+        if 0 in spec.shape
+        else np.frombuffer(mapped, spec.dtype, int(np.prod(spec.shape)), spec.offset).reshape(spec.shape)
+        for spec in specs
     ]

@@ -95,7 +95,7 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
         array = np.from_dlpack(op.value)
-        if array.nbytes <= _LARGEST_SCALAR:
+        if 0 < array.nbytes <= _LARGEST_SCALAR:  # TVM cannot read an empty constant back
             return op
         address = (array.ctypes.data, array.shape, str(array.dtype))
         if address not in self.seen:

@@ -265,3 +265,29 @@ def test_no_process_and_no_temporary_file_outlives_the_user(tmp_path: Path) -> N
         time.sleep(0.05)
     assert not Path(f"/proc/{done.stdout.strip()}").exists()
     assert list(scratch.iterdir()) == []
+
+
+def test_scalars_and_mixed_precision(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["x", "factor"], ["scaled"]),
+            helper.make_node("Exp", ["scaled"], ["e"]),
+            helper.make_node("Cast", ["e"], ["y"], to=TensorProto.DOUBLE),
+            helper.make_node("ReduceSum", ["scaled"], ["total"], keepdims=0),
+        ],
+        "scalars",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
+            helper.make_tensor_value_info("factor", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.DOUBLE, [2, 3]),
+            helper.make_tensor_value_info("total", TensorProto.FLOAT, []),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    slipstream.compile(proto, tmp_path / "out")
+    x, factor = np.arange(6, dtype=np.float32).reshape(2, 3), np.asarray(0.5, np.float32)
+    returned = slipstream.load(tmp_path / "out")(x, factor)
+    np.testing.assert_allclose(returned["y"], np.exp(x * factor), rtol=1e-5)
+    assert returned["total"] == 7.5
