@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, comb, floor
-from statistics import NormalDist
+from statistics import NormalDist, median
+
+__all__ = ["Interval", "median", "median_interval", "median_ranks"]
 
 # From here on the normal approximation to the binomial is as good and needs no large integers.
 _EXACT = 500
@@ -24,13 +26,6 @@ class Interval:
         """Width over the middle: 0.02 is ±1 %."""
         middle = (self.low + self.high) / 2
         return (self.high - self.low) / middle if middle else 0.0
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two middle ones."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
