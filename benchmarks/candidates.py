@@ -15,7 +15,7 @@ from tvm import s_tir
 from slipstream.frontends import load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
-from slipstream.measure.types import Program
+from slipstream.measure.types import Candidate
 from slipstream.target import Target
 
 # Kind of operator -> (model of the zoo, how `Operator.name` begins).
@@ -59,7 +59,7 @@ def operators_of(model: str, target: Target) -> list[Operator]:
     return extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
 
 
-def sample_programs(operator: Operator, target: Target, count: int, rng: np.random.Generator) -> list[Program]:
+def sample_programs(operator: Operator, target: Target, count: int, rng: np.random.Generator) -> list[Candidate]:
     """`count` different valid programs: a random sketch with random decisions each."""
     with quick_inspect_stack():
         import tvm.s_tir.tensor_intrin
@@ -71,13 +71,13 @@ def sample_programs(operator: Operator, target: Target, count: int, rng: np.rand
             mod, target=target.tvm, space_generator="post-order-apply", rand_state=int(rng.integers(1, 2**30))
         )
         space = context.generate_design_space()
-    programs: dict[str, Program] = {}
+    programs: dict[str, Candidate] = {}
     while len(programs) < count:
         sketch = space[int(rng.integers(len(space)))]
         scheduled = _random_program(mod, sketch, context, int(rng.integers(1, 2**30)))
         if scheduled is not None:
             module = tvm.ir.save_json(scheduled)
-            programs.setdefault(module, Program(operator.key, module, f"{operator.name} #{len(programs)}"))
+            programs.setdefault(module, Candidate(operator.key, module, f"{operator.name} #{len(programs)}"))
     return list(programs.values())
 
 

@@ -28,7 +28,7 @@ import_tvm_without_torch()
 import tvm  # noqa: E402
 from tvm import s_tir, te, tirx  # noqa: E402
 
-from slipstream.measure import LocalMeasurer, Program, reference_text  # noqa: E402
+from slipstream.measure import LocalMeasurer, Candidate, reference_text  # noqa: E402
 from slipstream.target import resolve_target  # noqa: E402
 
 _SIZE = 64
@@ -42,7 +42,7 @@ def matmul() -> Any:
     return te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
 
 
-def random_program(rng: np.random.Generator, label: str, *, crash: bool) -> Program:
+def random_program(rng: np.random.Generator, label: str, *, crash: bool) -> Candidate:
     sch = s_tir.Schedule(tvm.IRModule({"main": matmul()}))
     block = sch.get_sblock("c")
     tiles = [sch.split(loop, _random_factors(rng)) for loop in sch.get_loops(block)]
@@ -54,14 +54,14 @@ def random_program(rng: np.random.Generator, label: str, *, crash: bool) -> Prog
     if crash:
         abort = tirx.Evaluate(tirx.call_extern("int32", "abort"))
         func = func.with_body(tirx.SeqStmt([abort, func.body]))
-    return Program(_KEY, str(tvm.ir.save_json(tvm.IRModule({"main": func}))), label)
+    return Candidate(_KEY, str(tvm.ir.save_json(tvm.IRModule({"main": func}))), label)
 
 
 def _random_factors(rng: np.random.Generator) -> list[int | None]:
     return [None, *(int(2 ** rng.integers(0, 4)) for _ in range(2))]
 
 
-def programs(trials: int, rng: np.random.Generator) -> Iterator[Program]:
+def programs(trials: int, rng: np.random.Generator) -> Iterator[Candidate]:
     for number in range(trials):
         yield random_program(rng, str(number), crash=number % 20 == 19)
 

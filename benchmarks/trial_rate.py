@@ -33,7 +33,7 @@ import_tvm_without_torch()
 import tvm  # noqa: E402
 
 from benchmarks.candidates import pick_operators, sample_programs  # noqa: E402
-from slipstream.measure import LocalMeasurer, Program, reference_text  # noqa: E402
+from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
 from slipstream.target import Target, resolve_target  # noqa: E402
 
 _LIMIT_SECONDS = 600.0
@@ -69,7 +69,7 @@ class Stock:
         self._runner = LocalRunner(timeout_sec=_LIMIT_SECONDS, initializer=initializer)
         self.start_seconds = time.perf_counter() - began
 
-    def measure(self, programs: list[Program]) -> dict[str, Any]:
+    def measure(self, programs: list[Candidate]) -> dict[str, Any]:
         from tvm.s_tir.meta_schedule.arg_info import ArgInfo
         from tvm.s_tir.meta_schedule.builder import BuilderInput
         from tvm.s_tir.meta_schedule.runner import RunnerInput
@@ -108,7 +108,7 @@ class Ours:
         self.start_seconds = time.perf_counter() - self._began
         self.first_result_seconds: float | None = None
 
-    def measure(self, programs: list[Program]) -> dict[str, Any]:
+    def measure(self, programs: list[Candidate]) -> dict[str, Any]:
         began = time.perf_counter()
         results = []
         for measurement in self.measurer.measure(programs):

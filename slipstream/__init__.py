@@ -10,9 +10,22 @@ if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult, compile
     from slipstream.artifact.loaded import CompiledModel, load
     from slipstream.frontends import Model, load_model
+    from slipstream.session.result import TuningResult
+    from slipstream.session.tune import resume, tune
 
 __version__ = "0.1.0"
-__all__ = ["CompileResult", "CompiledModel", "Model", "SlipstreamError", "compile", "load", "load_model"]
+__all__ = [
+    "CompileResult",
+    "CompiledModel",
+    "Model",
+    "SlipstreamError",
+    "TuningResult",
+    "compile",
+    "load",
+    "load_model",
+    "resume",
+    "tune",
+]
 
 _HOMES = {
     "CompileResult": "slipstream.artifact.compile",
@@ -21,6 +34,9 @@ _HOMES = {
     "compile": "slipstream.artifact.compile",
     "load": "slipstream.artifact.loaded",
     "load_model": "slipstream.frontends",
+    "TuningResult": "slipstream.session.result",
+    "resume": "slipstream.session.tune",
+    "tune": "slipstream.session.tune",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
-from slipstream.target import resolve_target
+from slipstream.target import Target, resolve_target
 
 Progress = Callable[[str], None]
 
@@ -66,51 +67,90 @@ def compile(
         else load_model(model, example_inputs=example_inputs, shapes=shapes, constants=constants)
     )
     feeds = verification_inputs(loaded, input_data)
-    from slipstream.graph.build import apply_programs, build
-    from slipstream.graph.prepare import prepare
+    passes: list[Any] = []
 
-    try:
+    def prepared() -> Any:
+        from slipstream.graph.prepare import prepare
+
         clock.start("prepare")
-        prepared, passes = prepare(loaded.module, resolved)
-        clock.start("schedule")
-        scheduled = apply_programs(prepared, resolved)
-        del prepared
-        clock.start("build")
-        built = build(scheduled, resolved)
-        del scheduled
+        module, reports = prepare(loaded.module, resolved)
+        passes.extend(reports)
+        return module
+
+    manifest = write_artifact(loaded, prepared, resolved, output, threads=threads, feeds=feeds, stage=clock.start)
+    return CompileResult(output, manifest, passes, clock.stop())
+
+
+@contextmanager
+def tvm_errors(model: str) -> Iterator[None]:
+    """Whatever TVM raises while it works on `model`, as an error of ours."""
+    try:
+        yield
     except SlipstreamError:
         raise
     except Exception as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise BuildError(f"TVM failed on {loaded.name}: {said} (--debug shows where)") from error
+        raise BuildError(f"TVM failed on {model}: {said} (--debug shows where)") from error
+
+
+def write_artifact(
+    model: Model,
+    prepared: Callable[[], Any],
+    target: Target,
+    output: Path,
+    *,
+    program: Callable[[Any], Any] | None = None,
+    threads: int | None = None,
+    feeds: list[dict[str, Array]] | None = None,
+    tuned: dict[str, Any] | None = None,
+    stage: Progress = lambda stage: None,
+) -> Manifest:
+    """Schedule and build a prepared module, verify it on `feeds` and put it in place.
+
+    The module comes from a function so that nobody else holds its weights while it is built. `program` gives each
+    operator its scheduled form (the default one if it is None), `tuned` goes into the manifest.
+    """
+    from slipstream.graph.build import apply_programs, build
+
+    if feeds is None:
+        feeds = verification_inputs(model, None)
+    with tvm_errors(model.name):
+        module = prepared()
+        stage("schedule")
+        scheduled = apply_programs(module, target, program)
+        del module
+        stage("build")
+        built = build(scheduled, target)
+        del scheduled
     with replace_directory(output) as staging:
-        clock.start("link")
+        stage("link")
         library = _write_library(built.executable, staging)
         weights = write_weights(staging / WEIGHTS, built.weights)
         del built
         # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
-        clock.start("verify")
-        run = open_executor(staging, library, weights, loaded.inputs, loaded.outputs, threads)
-        verification = verify(loaded, run, feeds)
+        stage("verify")
+        run = open_executor(staging, library, weights, model.inputs, model.outputs, threads)
+        verification = verify(model, run, feeds)
         manifest = Manifest(
-            model=loaded.name,
-            source=loaded.source,
-            options=loaded.options,
-            fingerprint=loaded.fingerprint,
-            inputs=loaded.inputs,
-            outputs=loaded.outputs,
-            architecture=resolved.architecture,
-            cpu=resolved.cpu,
-            features=resolved.features,
-            threads=resolved.threads,
+            model=model.name,
+            source=model.source,
+            options=model.options,
+            fingerprint=model.fingerprint,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            architecture=target.architecture,
+            cpu=target.cpu,
+            features=target.features,
+            threads=target.threads,
             versions=_versions(),
             verification=verification,
             library=library,
             weights=weights,
             checksums={name: checksum(staging / name) for name in (library, WEIGHTS)},
+            tuned=tuned or {},
         )
         manifest.write(staging)
-    return CompileResult(output, manifest, passes, clock.stop())
+    return manifest
 
 
 def _write_library(executable: Any, directory: Path) -> str:

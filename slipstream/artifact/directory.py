@@ -41,6 +41,12 @@ def replace_directory(destination: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def artifact_in(directory: Path) -> Path:
+    """The artifact a directory is or, if it is a tuning session's, has in `model`."""
+    inside = directory / "model"
+    return inside if not (directory / FILE_NAME).is_file() and (inside / FILE_NAME).is_file() else directory
+
+
 def check_destination(destination: Path) -> None:
     """Refuse, before any work is done, a destination that cannot or should not be written."""
     destination = destination.absolute()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
 from slipstream.artifact.runtime import Executor, Outputs
 from slipstream.artifact.weights import map_weights
@@ -41,8 +42,8 @@ class CompiledModel:
 
 
 def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
-    """Load what `compile` wrote. `threads` defaults to every core this process may use."""
-    directory = Path(directory)
+    """Load what `compile` or `tune` wrote. `threads` defaults to every core this process may use."""
+    directory = artifact_in(Path(directory))
     manifest = Manifest.read(directory)
     _check_machine(directory, manifest)
     _check_files(directory, manifest)

@@ -63,6 +63,7 @@ class Manifest:
     library: str
     weights: tuple[WeightSpec, ...]
     checksums: dict[str, str] = field(default_factory=dict)
+    tuned: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:

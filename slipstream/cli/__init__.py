@@ -9,8 +9,11 @@ from slipstream.cli.bench import bench
 from slipstream.cli.compile import compile_command
 from slipstream.cli.completion import completion
 from slipstream.cli.doctor import doctor
+from slipstream.cli.measure import measure
 from slipstream.cli.operators import operators
 from slipstream.cli.run import run
+from slipstream.cli.store import store
+from slipstream.cli.tune import resume_command, status_command, tune_command
 from slipstream.cli.zoo import zoo
 
 
@@ -20,11 +23,24 @@ def main() -> None:
     """Turn a trained model into a compiled, verified, faster one.
 
     \b
-    slipstream compile zoo:resnet18 -o r18      compile and verify
-    slipstream run r18 --random                 run it once
-    slipstream bench r18 --against onnxruntime  compare it
+    slipstream tune zoo:resnet18 -o r18 --budget 5m  tune, compile and verify
+    slipstream run r18 --random                      run it once
+    slipstream bench r18 --against onnxruntime       compare it
+    slipstream compile zoo:resnet18 -o untuned       compile and verify only
     """
 
 
-for command in (compile_command, run, bench, operators, zoo, doctor, completion):
+for command in (
+    tune_command,
+    resume_command,
+    status_command,
+    compile_command,
+    run,
+    bench,
+    operators, measure,
+    store,
+    zoo,
+    doctor,
+    completion,
+):
     main.add_command(command)

@@ -8,6 +8,7 @@ and vectorised along its last axis. No sampling, no measuring: the same operator
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import tvm
@@ -25,27 +26,44 @@ from slipstream.graph.schedule_blocks import (
     is_plain_copy,
     iter_kinds,
     split_by_kind,
+    start_schedule,
 )
 from slipstream.graph.spread_loops import spread_blocks
 from slipstream.target import Target
 
 _MOST_INLINED_LOADS = 8
+_MOST_UNROLLED = 16
+# Marks a program whose weights are laid out by the program itself.
+_KEEP_LAYOUT = "slipstream.keep_layout"
 
 
 def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A scheduled form of `func` that computes the same; `func` itself if nothing could be done to it."""
+    sch = default_sketch(func, target)
+    if sch is None:
+        return func
+    if may_rewrite_layout(sch):
+        with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
+            rewrite_weight_layout(sch)
+    scheduled = sch.mod["main"].without_attr("global_symbol")
+    if func.attrs and "global_symbol" in func.attrs:
+        scheduled = scheduled.with_attr("global_symbol", func.attrs["global_symbol"])
+    return scheduled
+
+
+def default_sketch(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
+    """The default program as a schedule whose trace a tuner can vary: its tiles are sampling instructions.
+
+    The order in which weights are stored follows from the tiles, so it is left to whoever has decided them.
+    """
     for strategy in (_schedule_padded_contraction, _schedule_contraction, _schedule_loops):
-        sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
         try:
-            if not strategy(sch, target):
-                continue
+            sch = start_schedule(func)
+            if strategy(sch, target):
+                return sch
         except (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError):
             continue  # TypeError: an extent that is only known at run time
-        scheduled = sch.mod["main"].without_attr("global_symbol")
-        if func.attrs and "global_symbol" in func.attrs:
-            scheduled = scheduled.with_attr("global_symbol", func.attrs["global_symbol"])
-        return scheduled
-    return func
+    return None
 
 
 def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
@@ -59,6 +77,7 @@ def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     for block in sch.get_producers(anchor):
         if any(read.source.same_as(weight) for read in sch.get(block).reads for weight in weights):
             sch.annotate(block, PREPROC, True)
+    sch.annotate(sch.get_sblock("root"), _KEEP_LAYOUT, True)
     _tile_contraction(sch, anchor, target, padded=True)
     return True
 
@@ -73,31 +92,42 @@ def _schedule_contraction(sch: s_tir.Schedule, target: Target) -> bool:
 
 
 def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target, padded: bool) -> None:
-    """Tile the block `anchor`, run its epilogue per tile, then spread what is left."""
+    """Tile the block `anchor`, run its epilogue per tile, then spread what is left.
+
+    Three levels: pieces for the cores, tiles that share what is in the cache, and one tile's sums in registers
+    through the whole reduction. The middle level is empty by default; it is there for the tuner.
+    """
     _inline_cheap_blocks(sch)
     epilogue = _epilogue(sch, anchor, padded) or [sch.cache_write(anchor, 0, "global")]
     tile = choose_tile(sch, anchor, target)
     spatial, reductions = split_by_kind(sch, anchor)
-    *outer, columns = spatial
-    columns_outer, columns_unrolled, lanes = sch.split(columns, [None, tile.vectors, tile.lanes])
-    inner = [columns_unrolled, lanes]
-    if tile.row_axis is not None:
-        outer[tile.row_axis], rows = sch.split(outer[tile.row_axis], [None, tile.rows])
-        inner.insert(0, rows)
+    *rows, columns = spatial
+    pieces, tiles, inner = [], [], []
+    for axis, loop in enumerate(rows):
+        own = [tile.rows] if axis == tile.row_axis else []
+        (piece, shared, *registers), _ = _split(sch, loop, [1, *own], target.vector_registers)
+        pieces.append(piece)
+        tiles.append(shared)
+        inner += registers
+    (piece, shared, *registers), factors = _split(sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes)
+    inner += registers
     # The larger operand is walked by the outer loops, so that the smaller one stays in cache.
-    outer = [columns_outer, *outer] if _weight_is_larger_than_data(sch, anchor) else [*outer, columns_outer]
-    sch.reorder(*outer, *reductions, *inner)
-    tiles = sch.fuse(*outer)
+    pieces = [piece, *pieces] if _weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
+    tiles.append(shared)
+    *reductions, last = reductions
+    reductions += _split(sch, last, [1], _MOST_UNROLLED)[0]
+    sch.reorder(*pieces, *tiles, *reductions, *inner)
+    cores = sch.fuse(*pieces)
     for block in epilogue:
-        sch.reverse_compute_at(block, tiles)
-    sch.parallel(tiles)
+        sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
+    sch.parallel(cores)
     _unroll_and_vectorize(sch, inner)
+    sch.unroll(reductions[-1])
     # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
     if not padded:
-        _rewrite_weight_layout(sch)
         for block in epilogue:
-            _, *block_rows, block_columns = sch.get_loops(block)
-            _unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, tile.lanes])])
+            *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
+            _unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
     init = sch.decompose_reduction(anchor, reductions[0])
     _unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
     spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (anchor, init, *epilogue)})
@@ -183,11 +213,24 @@ def _weight_is_larger_than_data(sch: s_tir.Schedule, block: Any) -> bool:
     return weight > data
 
 
-def _rewrite_weight_layout(sch: s_tir.Schedule) -> None:
+def rewrite_weight_layout(sch: s_tir.Schedule) -> None:
     """Let constant weights be stored in the order the tile reads them."""
     from tvm.s_tir.meta_schedule.postproc import RewriteLayout
 
     RewriteLayout().apply(sch)
+
+
+def may_rewrite_layout(sch: s_tir.Schedule) -> bool:
+    """Whether the order of constant weights is still open."""
+    return _KEEP_LAYOUT not in sch.get(sch.get_sblock("root")).annotations
+
+
+def _split(sch: s_tir.Schedule, loop: Any, inner: list[int], most_innermost: int) -> tuple[list[Any], list[Any]]:
+    """Split a loop into tiles of `inner`, outermost first, in a way that can be sampled: (loops, factors)."""
+    outermost = extent_of(sch, loop) // math.prod(inner)
+    limit = max(most_innermost, inner[-1])
+    factors = sch.sample_perfect_tile(loop, len(inner) + 1, limit, decision=[outermost, *inner])
+    return sch.split(loop, factors), factors
 
 
 def _unroll_and_vectorize(sch: s_tir.Schedule, loops: list[Any]) -> None:

@@ -5,16 +5,16 @@ from slipstream.measure.local import LocalMeasurer, Settled
 from slipstream.measure.references import reference_text
 from slipstream.measure.settle import Settling
 from slipstream.measure.summary import count_failures
-from slipstream.measure.types import Failure, FailureKind, Measurement, Measurer, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Measurer
 
 __all__ = [
+    "Candidate",
     "Failure",
     "FailureKind",
     "LocalMeasurer",
     "MeasureConfig",
     "Measurement",
     "Measurer",
-    "Program",
     "Racing",
     "Settled",
     "Settling",

@@ -34,6 +34,11 @@ class Guarded:
         return all(bool((margin == _PATTERN).all()) for margin in self.margins)
 
 
+def poison(array: Array) -> None:
+    """Fill an output with what no correct program leaves as it is."""
+    array[...] = {"b": False, "i": 113, "u": 113}.get(array.dtype.kind, np.nan)
+
+
 def guarded(slot: Slot) -> Guarded:
     """Memory for an output, filled with what no correct program leaves as it is."""
     dtype = numpy_type(slot.dtype)
@@ -49,5 +54,5 @@ def guarded(slot: Slot) -> Guarded:
     for margin in (before, after):
         margin[...] = _PATTERN
     array = np.frombuffer(memory, dtype, prod(slot.shape), start).reshape(slot.shape)
-    array[...] = {"b": False, "i": 113, "u": 113}.get(dtype.kind, np.nan)
+    poison(array)
     return Guarded(array, (before, after))

@@ -25,7 +25,7 @@ from slipstream.measure.runner import TICK_SECONDS, Runner
 from slipstream.measure.settle import Settling, near_ties, settle
 from slipstream.measure.summary import all_failed
 from slipstream.measure.trial import Trial
-from slipstream.measure.types import Failure, FailureKind, Measurement, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 from slipstream.target import Target
 
 logger = logging.getLogger(__name__)
@@ -74,27 +74,30 @@ class LocalMeasurer:
         """How the reference kernel has been doing in this session."""
         return self._runner.drift
 
-    def measure(self, programs: Iterable[Program]) -> Iterator[Measurement]:
+    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
         """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
         waiting: deque[Trial] = deque()
+        building: list[Trial] = []
         source = iter(programs)
         results: list[Measurement] = []
         batch = self._workers
         try:
             while True:
-                turn: list[Trial] = []
+                built: list[Trial] = []
                 try:
-                    for measurement in self._turn(source, waiting, turn, batch):
+                    for measurement in self._turn(source, waiting, building, built, batch):
                         results.append(_without_module(measurement))
                         yield measurement
-                    if not turn and not waiting:
+                    if not built and not waiting:
                         break
                 except ServerLostError as lost:
-                    yield from self._recover(turn, waiting, lost)
+                    yield from self._recover([*building, *built], waiting, lost)
+                    building.clear()
                 finally:
-                    self._discard(turn)
+                    self._discard(built)
                 batch = min(2 * batch, self.config.batch)
         finally:
+            self._discard(building)
             for trial in waiting:
                 self._known.pop(_digest(trial.program), None)
         if warning := all_failed(results):
@@ -103,17 +106,24 @@ class LocalMeasurer:
     def settle(
         self, measurements: Iterable[Measurement], rng: np.random.Generator, settling: Settling | None = None
     ) -> Settled | None:
-        """Sample the near-ties among one operator's measurements again, in turn, until the winner is known."""
+        """Sample the near-ties among one operator's measurements again, in turn, until the winner is known.
+
+        Should that fail twice because the server dies, the fastest as measured wins, undecided.
+        """
         settling = settling or Settling()
         good = [m for m in measurements if m.failure is None and not m.duplicate and m.samples]
         finalists = [good[i] for i in near_ties([m.median for m in good], settling)]
         if not finalists:
             return None
-        trials = [Trial(m.program) for m in finalists]
-        try:
-            return self._settle(trials, finalists, settling, rng)
-        finally:
-            self._discard(trials)
+        for _ in range(_MOST_ATTEMPTS):
+            trials = [Trial(m.program) for m in finalists]
+            try:
+                return self._settle(trials, finalists, settling, rng)
+            except ServerLostError as lost:
+                self._restart(trials, lost)
+            finally:
+                self._discard(trials)
+        return Settled(finalists[0], decided=False, confidence=settling.confidence, finalists=tuple(finalists))
 
     def _settle(
         self, trials: list[Trial], finalists: list[Measurement], settling: Settling, rng: np.random.Generator
@@ -122,17 +132,21 @@ class LocalMeasurer:
         saved, self._known = self._known, {}
         try:
             # Each must be built although its result is known.
-            failed = list(self._build(iter(()), deque(trials), [], built, len(trials)))
+            for _ in self._build(iter(()), deque(trials), [], built, len(trials)):
+                pass
         finally:
             self._known = saved
-        self._runner.prepare_to_time()
-        remaining: list[tuple[Trial, Measurement]] = []
-        for trial in built:
-            measurement = self._run(trial)
-            if measurement.failure is None:
-                remaining.append((trial, measurement))
-        if failed or len(remaining) < len(built):
-            logger.warning("%d finalists failed when run again", len(finalists) - len(remaining))
+        with self._runner.quiet([]):
+            runs = [(trial, self._run(trial)) for trial in built]
+            remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
+            return self._compare(remaining, len(finalists), settling, rng)
+
+    def _compare(
+        self, remaining: list[tuple[Trial, Measurement]], finalists: int, settling: Settling, rng: np.random.Generator
+    ) -> Settled | None:
+        """Sample programs that have been run, in turn."""
+        if len(remaining) < finalists:
+            logger.warning("%d finalists failed when run again", finalists - len(remaining))
         if not remaining:
             return None
         numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
@@ -154,14 +168,18 @@ class LocalMeasurer:
         return Settled(winner, standing.decided, settling.confidence, tuple(settled))
 
     def _turn(
-        self, source: Iterator[Program], waiting: deque[Trial], turn: list[Trial], batch: int
+        self,
+        source: Iterator[Candidate],
+        waiting: deque[Trial],
+        building: list[Trial],
+        built: list[Trial],
+        batch: int,
     ) -> Iterator[Measurement]:
-        built: list[Trial] = []
-        yield from self._build(source, waiting, turn, built, batch)
+        yield from self._build(source, waiting, building, built, batch)
         if built:
-            self._runner.prepare_to_time()
-        for trial in built:
-            yield from self._finish(trial, self._run(trial))
+            with self._runner.quiet(building):
+                for trial in built:
+                    yield from self._finish(trial, self._run(trial))
 
     def _run(self, trial: Trial) -> Measurement:
         best = self.best.get(trial.program.operator)
@@ -169,17 +187,20 @@ class LocalMeasurer:
 
     def _build(
         self,
-        source: Iterator[Program],
+        source: Iterator[Candidate],
         waiting: deque[Trial],
-        turn: list[Trial],
+        building: list[Trial],
         built: list[Trial],
         batch: int,
     ) -> Iterator[Measurement]:
-        """Build until `batch` programs are, or none is left; yields those that are finished by then already."""
-        building: list[Trial] = []
+        """Build until `batch` programs are, or none is left; yields those that are finished by then already.
+
+        What is under way by then stays in `building` and goes on in the next call, so that no core waits for the
+        slowest program of a batch.
+        """
         exhausted = False
-        while True:
-            while (waiting or not exhausted) and len(building) < self._workers and len(built) + len(building) < batch:
+        while len(built) < batch:
+            while (waiting or not exhausted) and len(building) < self._workers:
                 trial = waiting.popleft() if waiting else None
                 if trial is None:
                     program = next(source, None)
@@ -195,9 +216,8 @@ class LocalMeasurer:
                         continue
                     trial = Trial(program)
                     self._known[_digest(program)] = trial
-                turn.append(trial)
-                self._runner.begin(trial)
                 building.append(trial)
+                self._runner.begin(trial)
             if not building:
                 return
             workers = [t.worker for t in building if t.worker is not None]
@@ -207,11 +227,11 @@ class LocalMeasurer:
                 if trial.stage == "built":
                     building.remove(trial)
                     built.append(trial)
-                elif outcome is not None:
+                elif outcome is not None or trial.stage == "twin":
                     building.remove(trial)
-                    yield from self._finish(trial, outcome)
-                elif trial.stage == "twin":
-                    building.remove(trial)
+                    finished = list(self._finish(trial, outcome)) if outcome is not None else []
+                    self._discard([trial])
+                    yield from finished
 
     def _advance(self, trial: Trial, ready: bool) -> Measurement | None:
         """Take in what a building worker has to say; a measurement is returned if that was its last word."""
@@ -223,6 +243,7 @@ class LocalMeasurer:
         if isinstance(answer, Failure):
             return trial.failed(answer)
         trial.build_seconds += answer["seconds"]
+        trial.at_work += answer["elapsed_seconds"]
         if trial.stage == "lowering":
             trial.fingerprint = f"{trial.program.operator}:{answer['fingerprint']}"
             same = self._known.setdefault(trial.fingerprint, trial)
@@ -272,10 +293,8 @@ class LocalMeasurer:
 
     def _recover(self, turn: list[Trial], waiting: deque[Trial], lost: ServerLostError) -> Iterator[Measurement]:
         """Start a new server; what was under way is tried once more."""
-        logger.warning("%s; starting another", lost)
-        self._runner.restart()
+        self._restart(turn, lost)
         for trial in turn:
-            trial.worker = None
             if trial.stage in ("done", "twin"):
                 continue
             if trial.attempts >= _MOST_ATTEMPTS:
@@ -286,8 +305,15 @@ class LocalMeasurer:
                 waiting.append(again)
                 trial.stage = "done"
 
+    def _restart(self, trials: list[Trial], lost: ServerLostError) -> None:
+        """A new server; the workers of `trials` went with the old one."""
+        logger.warning("%s; starting another", lost)
+        self._runner.restart()
+        for trial in trials:
+            trial.worker = None
 
-def _digest(program: Program) -> str:
+
+def _digest(program: Candidate) -> str:
     return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
 
 

@@ -23,6 +23,7 @@ from slipstream.target import Target
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _START_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
 _LAST_LINES = 20
 _LOG_TAIL = 65536
 # What TVM prints of a crash is mostly the interpreter that called it.
@@ -87,6 +88,7 @@ class ForkServer:
         self._workers: dict[int, WorkerProcess] = {}
         self._next_name = 0
         self._ready = False
+        self._paused = False
         self.import_seconds = 0.0
         self._process, self._control = _start(target)
 
@@ -148,6 +150,20 @@ class ForkServer:
             self._kill(worker)
         self.end_of(worker)
 
+    def pause(self, workers: list[WorkerProcess]) -> None:
+        """Stop workers where they are, until `resume`: returns when none of them takes time from anybody."""
+        self._paused = False
+        self._send({"pause": [worker.name for worker in workers]})
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._paused:
+            if time.monotonic() > deadline:
+                raise ServerLostError("the measuring server stopped answering")
+            self._pump(1.0)
+
+    def resume(self, workers: list[WorkerProcess]) -> None:
+        """Let paused workers go on."""
+        self._send({"resume": [worker.name for worker in workers]})
+
     def discard(self, worker: WorkerProcess) -> None:
         """End a worker that is not needed any more, whatever it is doing."""
         if worker.end is None:
@@ -171,8 +187,11 @@ class ForkServer:
             self._process.wait()
 
     def _kill(self, worker: WorkerProcess) -> None:
+        self._send({"kill": worker.name})
+
+    def _send(self, request: dict[str, Any]) -> None:
         try:
-            self._control.send(json.dumps({"kill": worker.name}).encode())
+            self._control.send(json.dumps(request).encode())
         except OSError as error:
             raise ServerLostError(f"the measuring server is gone: {error}") from error
 
@@ -194,6 +213,7 @@ class ForkServer:
         if "ready" in message:
             self._ready = True
             self.import_seconds = float(message["import_seconds"])
+        self._paused = self._paused or "paused" in message
         worker = self._workers.get(message.get("forked", message.get("ended", 0)))
         if worker is None:
             return

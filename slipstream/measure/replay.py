@@ -25,7 +25,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from slipstream.errors import SlipstreamError
-from slipstream.measure.types import Failure, FailureKind, Measurement, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
 _HEADER = {"format": "slipstream-recording", "version": 1}
 _MEASURED = tuple(field.name for field in fields(Measurement) if field.name != "program")
@@ -52,7 +52,7 @@ class SimulatedClock:
         self._now += seconds
 
 
-def program_digest(program: Program) -> str:
+def program_digest(program: Candidate) -> str:
     """A program's identity in a recording: SHA-256 of its module's text."""
     return hashlib.sha256(program.module.encode()).hexdigest()
 
@@ -126,7 +126,7 @@ class ReplayMeasurer:
         self._unknown = unknown
         self._asked: Counter[tuple[str, str]] = Counter()
 
-    def measure(self, programs: Iterable[Program]) -> Iterator[Measurement]:
+    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
         """One recorded measurement for each program, in the order asked."""
         for program in programs:
             yield self._answer(program)
@@ -137,7 +137,7 @@ class ReplayMeasurer:
     def __repr__(self) -> str:
         return f"<replay of {len(self.recording)} recorded measurements from {self.recording.source}: no hardware>"
 
-    def _answer(self, program: Program) -> Measurement:
+    def _answer(self, program: Candidate) -> Measurement:
         key = (program.operator, program_digest(program))
         trials = self.recording.trials.get(key)
         started_at = self.clock.now()
@@ -149,7 +149,7 @@ class ReplayMeasurer:
         self.clock.advance(_seconds(trial))
         return replace(trial, program=program, samples=self._samples(trial), started_at=started_at)
 
-    def _answer_unknown(self, program: Program, started_at: float) -> Measurement:
+    def _answer_unknown(self, program: Candidate, started_at: float) -> Measurement:
         message = (
             f"this is a replay and {self.recording.source} has no measurement of program "
             f"{program_digest(program)[:12]} {program.label!r} of operator {program.operator!r}"
@@ -196,7 +196,7 @@ def _read(file: IO[str], source: str) -> Iterator[tuple[str, Measurement]]:
 
 
 def _from_json(values: dict[str, Any]) -> tuple[str, Measurement]:
-    program = Program(str(values["operator"]), module="", label=str(values["label"]))
+    program = Candidate(str(values["operator"]), module="", label=str(values["label"]))
     measured = {name: values[name] for name in _MEASURED if name in values}
     measured["samples"] = tuple(float(sample) for sample in values["samples"])
     if failure := values["failure"]:

@@ -20,7 +20,7 @@ from slipstream.measure.rpc_messages import DeviceOptions, RpcSettings
 from slipstream.measure.rpc_nursery import Nursery
 from slipstream.measure.rpc_tracker import DeviceError, Tracker
 from slipstream.measure.rpc_trials import Round
-from slipstream.measure.types import Failure, FailureKind, Measurement, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 from slipstream.target import Target, available_cores
 
 __all__ = ["DeviceError", "RpcMeasurer", "RpcSettings"]
@@ -58,7 +58,7 @@ class RpcMeasurer:
         self._builders = BuilderPool(self._nursery, target, builders or available_cores(), settings.build_timeout)
         self._measuring = False
 
-    def measure(self, programs: Iterable[Program]) -> Iterator[Measurement]:
+    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
         """One measurement for each program, as they become known. One call at a time."""
         if self._measuring:
             raise RuntimeError("this measurer is measuring already: finish or close that iterator first")

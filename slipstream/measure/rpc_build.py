@@ -1,34 +1,58 @@
-"""The worker that builds programs into shared libraries a device can load."""
+"""The worker that builds programs into shared libraries a device can load, and knows what they should compute."""
 
 from __future__ import annotations
 
+import os
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
 
 from slipstream.artifact.linker import link
-from slipstream.measure.lowering import arguments_of, generate, lower, read_module
-from slipstream.measure.rpc_messages import BuildFailed, BuildJob, Built
+from slipstream.measure.arena import Array, aligned, numpy_type
+from slipstream.measure.expected import build_reference, fill, layout_of
+from slipstream.measure.limits import limit_memory
+from slipstream.measure.lowering import Lowered, arguments_of, generate, lower, read_module
+from slipstream.measure.rpc_messages import BuilderOptions, BuildFailed, BuildJob, Built, packed_path
+from slipstream.measure.types import FailureKind
 from slipstream.target import Target
+from slipstream.threads import use_threads
 
 
-def build_programs(connection: Connection, target: Target) -> None:
+def build_programs(connection: Connection, options: BuilderOptions) -> None:
     """Answer each `BuildJob` with `Built` or `BuildFailed`, until the other side hangs up."""
+    limit_memory(options.memory_bytes)
     while True:
         job: BuildJob = connection.recv()
         started = time.monotonic()
         try:
-            answer = _build(job, target)
+            answer: Built | BuildFailed = _build(job, options.target)
+        except MemoryError:
+            answer = BuildFailed(FailureKind.OUT_OF_MEMORY, "not enough memory", time.monotonic() - started)
+        except _ReferenceError as error:
+            answer = BuildFailed(FailureKind.RUN_ERROR, str(error), time.monotonic() - started)
         except Exception as error:
-            connection.send(BuildFailed(_last_line(error), time.monotonic() - started))
-        else:
-            connection.send(answer)
+            out_of_memory = "bad_alloc" in str(error)
+            kind = FailureKind.OUT_OF_MEMORY if out_of_memory else FailureKind.BUILD_ERROR
+            answer = BuildFailed(kind, _last_line(error), time.monotonic() - started)
+        connection.send(answer)
+
+
+class _ReferenceError(Exception):
+    pass
 
 
 def _build(job: BuildJob, target: Target) -> Built:
     started = time.monotonic()
     mod = read_module(job.module)
-    arguments = [(argument.dtype, argument.shape) for argument in arguments_of(mod["main"])]
+    expected = arguments_of(mod["main"])
+    arguments = [(argument.dtype, argument.shape) for argument in expected]
     lowered = lower(mod, target)
+    if job.reference:
+        _provide_values(job, target)
+        _pack_weights(job, lowered)
     # Weights arrive packed, as they do in the finished model.
     for packing in lowered.packings:
         arguments[packing.index] = (arguments[packing.index][0], packing.shape)
@@ -36,7 +60,42 @@ def _build(job: BuildJob, target: Target) -> Built:
     compiled = time.monotonic()
     library.export_library(job.output, fcompile=link)
     linked = time.monotonic()
-    return Built(tuple(arguments), lowered.fingerprint, linked - started, linked - compiled)
+    return Built(
+        tuple(arguments),
+        tuple(index for index, argument in enumerate(expected) if argument.written),
+        tuple(packing.index for packing in lowered.packings),
+        lowered.fingerprint,
+        linked - started,
+        linked - compiled,
+    )
+
+
+def _provide_values(job: BuildJob, target: Target) -> None:
+    """Make the operator's inputs and expected results unless some builder has done so."""
+    path = Path(job.values)
+    if path.exists():
+        return
+    try:
+        func = read_module(job.reference)["main"]
+        layout = layout_of(func)
+        arrays = [aligned(slot.shape, numpy_type(slot.dtype)) for slot in layout.slots]
+        use_threads(target.threads)
+        fill(arrays, layout, build_reference(func, target, plain=False), crc32(job.reference.encode()))
+    except Exception as error:
+        text = f"the operator itself could not be run to compare with: {_last_line(error)}"
+        raise _ReferenceError(text) from error
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    with unfinished.open("wb") as file:
+        np.savez(file, *[array.view(np.uint8) if array.ndim else array for array in arrays])
+    unfinished.rename(path)
+
+
+def read_values(path: str, arguments: list[tuple[str, tuple[int, ...]]]) -> list[Array]:
+    raise NotImplementedError
+
+
+def _pack_weights(job: BuildJob, lowered: Lowered) -> None:
+    raise NotImplementedError
 
 
 def _last_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from slipstream.measure.rpc_messages import BuildFailed, BuildJob, Built
 from slipstream.measure.rpc_nursery import Nursery, Worker
 from slipstream.measure.rpc_trials import Round, Trial
-from slipstream.measure.types import Failure, FailureKind, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind
 from slipstream.target import Target
 
 NEVER = float("inf")
@@ -51,7 +51,7 @@ class BuilderPool:
         """How many programs are being built."""
         return sum(builder.trial is not None for builder in self._builders)
 
-    def build(self, program: Program) -> None:
+    def build(self, program: Candidate) -> None:
         """Start building. There must be room: `busy` below `size`."""
         builder = next((b for b in self._builders if b.trial is None), None)
         if builder is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from slipstream.measure.config import MeasureConfig, Racing
+from slipstream.measure.types import FailureKind
+from slipstream.target import Target
 
 Arguments = tuple[tuple[str, tuple[int, ...]], ...]
 """(dtype, shape) of each argument of a program."""
@@ -28,8 +32,10 @@ class RpcSettings:
     idle_seconds: float = 2.0
     session_seconds: float = 30.0
     attempts: int = 4
-    samples: int = 5
-    sample_seconds: float = 0.02
+    racing: Racing = field(default_factory=Racing)
+    # Of the largest value of a result; and what a builder may use on top of what it shares with the others.
+    tolerance: float = MeasureConfig.tolerance
+    memory_bytes: int = field(default_factory=lambda: MeasureConfig().memory_bytes)
 
     @property
     def longest_session(self) -> float:
@@ -39,20 +45,28 @@ class RpcSettings:
 
 @dataclass(frozen=True)
 class BuildJob:
-    """Build `module` into the shared library `output`."""
+    """Build `module` into the shared library `output`, its weights packed beside it (`packed_path`).
+
+    `values` is the file for the operator's inputs and expected results, made from its `reference` if it is not
+    there yet. Without a reference nothing is compared.
+    """
 
     module: str
     output: str
+    reference: str
+    values: str
 
 
 @dataclass(frozen=True)
 class Built:
-    """Done; `arguments` is what `main` takes. Equal fingerprints mean equal code.
+    """Done; `arguments` is what `main` takes; those at `written` are results, those at `packed` packed weights.
 
-    Linking took `link_seconds` of the `seconds`.
+    Equal fingerprints mean equal code. Linking took `link_seconds` of the `seconds`.
     """
 
     arguments: Arguments
+    written: tuple[int, ...]
+    packed: tuple[int, ...]
     fingerprint: str
     seconds: float
     link_seconds: float
@@ -60,8 +74,17 @@ class Built:
 
 @dataclass(frozen=True)
 class BuildFailed:
+    kind: FailureKind
     message: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class BuilderOptions:
+    """For what and with how much memory a builder builds."""
+
+    target: Target
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -106,11 +129,18 @@ class Released:
 
 @dataclass(frozen=True)
 class RunJob:
-    """Measure the library at `path` with the inputs of `operator`."""
+    """Measure the library at `path` with the inputs of `operator` against `best`, the median of its best program.
+
+    `values` is the file with inputs and expected results; without one, nothing is compared.
+    """
 
     operator: str
     path: str
+    values: str
     arguments: Arguments
+    written: tuple[int, ...]
+    packed: tuple[int, ...]
+    best: float
 
 
 @dataclass(frozen=True)
@@ -133,9 +163,18 @@ class Ran:
     """Timed. `seconds` is what running took; `upload_seconds` is sending and loading the program."""
 
     samples: tuple[float, ...]
+    stopped_early: bool
+    verified: bool
     seconds: float
     upload_seconds: float
     allocate_seconds: float
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The program does not compute what it should; the device is well."""
+
+    message: str
 
 
 @dataclass(frozen=True)
@@ -152,4 +191,9 @@ class Lost:
     message: str
 
 
-DeviceMessage = Acquiring | Connecting | Connected | Released | Returned | Preparing | Running | Ran | RunFailed | Lost
+def packed_path(library: str, argument: int) -> str:
+    """Where the packed weight at position `argument` lies."""
+    return f"{library}.{argument}.npy"
+
+
+DeviceMessage = Acquiring | Connecting | Connected | Released | Returned | Preparing | Running | Ran | Wrong | RunFailed | Lost

@@ -6,6 +6,7 @@ length and JSON.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import struct
@@ -46,10 +47,7 @@ class Tracker:
         try:
             self._socket = socket.create_connection((host, port), timeout)
         except OSError as error:
-            raise DeviceError(
-                f"no RPC tracker at {self._where} ({error}): start one with "
-                f"'python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}'"
-            ) from error
+            raise DeviceError(f"no RPC tracker at {self._where} ({error}): {_how_to_start(port)}") from error
         try:
             self._socket.sendall(_MAGIC)
             greeting = self._receive(len(_MAGIC))
@@ -62,9 +60,16 @@ class Tracker:
 
     def servers(self, key: str) -> list[str]:
         """Addresses of the servers registered under `key`, busy ones too."""
+        return [address for server_key, address in self._registered() if server_key == key]
+
+    def keys(self) -> list[str]:
+        """The keys that servers are registered under."""
+        return sorted({key for key, _ in self._registered()})
+
+    def _registered(self) -> list[tuple[str, str]]:
         self._say([_SUMMARY])
         info = self._answer()["server_info"]
-        return [":".join(map(str, server["addr"])) for server in info if server["key"] == f"server:{key}"]
+        return [(server["key"].removeprefix("server:"), ":".join(map(str, server["addr"]))) for server in info]
 
     def request(self, key: str, owner: Connection) -> Grant:
         """Queue for a server with `key`, for as long as it takes; `EOFError` when `owner` hangs up meanwhile.
@@ -113,3 +118,9 @@ class Tracker:
                 raise ConnectionResetError("connection closed")
             data += chunk
         return data
+
+
+def _how_to_start(port: int) -> str:
+    command = f"start one with 'python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}'"
+    missing = [name for name in ("tornado", "cloudpickle") if importlib.util.find_spec(name) is None]
+    return f"{command} after pip install {' '.join(missing)}" if missing else command

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slipstream.measure.rpc_messages import Arguments
-from slipstream.measure.types import Failure, FailureKind, Measurement, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
 _TO_BE_SURE = 2
 
@@ -38,7 +38,7 @@ class Attempt:
 class Trial:
     """A program and what is known of it so far."""
 
-    program: Program
+    program: Candidate
     library: Path
     started_at: float
     arguments: Arguments = ()
@@ -76,18 +76,18 @@ class Trial:
 class Round:
     """One call of `measure`: what waits for a device, what is known, and which programs are the same."""
 
-    source: Iterator[Program]
+    source: Iterator[Candidate]
     waiting: deque[Trial] = field(default_factory=deque)
     done: deque[Measurement] = field(default_factory=deque)
     exhausted: bool = False
     # Why programs are no longer tried at all, while that is so.
     given_up: str = ""
     _known: dict[str, Measurement] = field(default_factory=dict)
-    _twins: dict[str, list[Program]] = field(default_factory=dict)
-    _first_with_code: dict[tuple[str, str], Program] = field(default_factory=dict)
+    _twins: dict[str, list[Candidate]] = field(default_factory=dict)
+    _first_with_code: dict[tuple[str, str], Candidate] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
 
-    def is_new(self, program: Program) -> bool:
+    def is_new(self, program: Candidate) -> bool:
         """Whether a program must be tried; one that is known or under way gets the same answer."""
         module = self._same.get(program.module, program.module)
         if module in self._known:

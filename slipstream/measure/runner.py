@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
 from slipstream.measure.channel import ChannelClosedError
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.noise import MOST_WAITING, Drift
-from slipstream.measure.processes import ForkServer, WorkerProcess
+from slipstream.measure.processes import ForkServer, ServerLostError, WorkerProcess
 from slipstream.measure.references import References
 from slipstream.measure.trial import Trial, failure_of_end
 from slipstream.measure.types import Failure, FailureKind, Measurement
@@ -54,10 +55,21 @@ class Runner:
         trial.start(self.server.fork(arena), self._config.build_seconds)
         self.send(trial, {"lower": {"module": trial.program.module}})
 
-    def prepare_to_time(self) -> None:
-        """Let everything else of ours come to rest, and see how the machine does."""
-        self._references.wait(self.server)
-        self._time_probe()
+    @contextmanager
+    def quiet(self, building: list[Trial]) -> Iterator[None]:
+        """Nothing else of ours runs in here: references are waited for, builders stand still meanwhile."""
+        workers = [trial.worker for trial in building if trial.worker is not None]
+        self.server.pause(workers)
+        began = time.monotonic()
+        try:
+            self._references.wait(self.server)
+            self._time_probe()
+            yield
+        finally:
+            with suppress(ServerLostError):  # then there is nothing to resume
+                self.server.resume(workers)
+            for trial in building:
+                trial.stood_still(time.monotonic() - began)
 
     def run(self, trial: Trial, best: float | None) -> Measurement:
         measurement = self._run_once(trial, best)
@@ -99,7 +111,7 @@ class Runner:
             started_at=trial.started_at,
             load_seconds=trial.load_seconds,
             allocate_seconds=answer["allocate_seconds"],
-            overhead_seconds=max(0.0, trial.built_after - trial.build_seconds) + max(0.0, elapsed - worked),
+            overhead_seconds=max(0.0, trial.built_after - max(0.0, trial.at_work)) + max(0.0, elapsed - worked),
         )
 
     def send(self, trial: Trial, request: dict[str, Any]) -> None:

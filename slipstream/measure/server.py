@@ -22,11 +22,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from slipstream.measure.limits import limit, limit_memory, resident_bytes
+
 _PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 4096
 # A program that prints without end fills its log to here and no further.
 _LOG_BYTES = 1 << 20
-_RESIDENT, _DATA = 1, 5  # columns of /proc/self/statm
 
 Work = Callable[[socket.socket, list[int]], None]
 
@@ -71,10 +72,18 @@ class Server:
         if "fork" in request:
             self._fork(request["fork"], request["memory_bytes"], fds)
         elif "kill" in request:
-            for pid, name in self._workers.items():
-                if name == request["kill"]:
-                    _kill_group(pid)
+            self._signal([request["kill"]], signal.SIGKILL)
+        elif "pause" in request:
+            self._signal(request["pause"], signal.SIGSTOP)
+            self._tell({"paused": True})
+        elif "resume" in request:
+            self._signal(request["resume"], signal.SIGCONT)
         return True
+
+    def _signal(self, names: list[int], number: signal.Signals) -> None:
+        for pid, name in self._workers.items():
+            if name in names:
+                _signal_group(pid, number)
 
     def _fork(self, name: int, memory: int, fds: list[int]) -> None:
         server = os.getpid()
@@ -87,7 +96,7 @@ class Server:
         self._workers[pid] = name
         for fd in fds:
             os.close(fd)
-        self._tell({"forked": name, "pid": pid, "shared_bytes": _statm_bytes(_RESIDENT)})
+        self._tell({"forked": name, "pid": pid, "shared_bytes": resident_bytes()})
 
     def _become_worker(self, server: int, memory: int, fds: list[int]) -> None:
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -101,10 +110,10 @@ class Server:
         for standard in (1, 2):
             os.dup2(log, standard)
         os.close(log)
-        _limit(resource.RLIMIT_CORE, 0)
+        limit(resource.RLIMIT_CORE, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         # The owner watches the resident size; this stops what outruns it or maps everything at once.
-        _limit(resource.RLIMIT_DATA, _statm_bytes(_DATA) + 2 * memory)
+        limit_memory(2 * memory)
         self._work(socket.socket(fileno=channel), files)
 
     def _reap(self) -> None:
@@ -113,7 +122,7 @@ class Server:
             if pid == 0:
                 return
             # What the program may have started itself.
-            _kill_group(pid)
+            _signal_group(pid, signal.SIGKILL)
             name = self._workers.pop(pid, None)
             if name is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -125,30 +134,19 @@ class Server:
 
     def _kill_all(self) -> None:
         for pid in self._workers:
-            _kill_group(pid)
+            _signal_group(pid, signal.SIGKILL)
         for pid in self._workers:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
 
-def _kill_group(pid: int) -> None:
+def _signal_group(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
         return
     with suppress(ProcessLookupError):  # it has not made its own group yet
         if os.getpgid(pid) == os.getpgrp():
-            os.kill(pid, signal.SIGKILL)
-
-
-def _limit(what: int, most: int) -> None:
-    _, hard = resource.getrlimit(what)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (most, most))
-
-
-def _statm_bytes(field: int) -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[field]) * resource.getpagesize()
+            os.kill(pid, number)
 
 
 def main() -> None:

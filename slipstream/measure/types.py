@@ -35,7 +35,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Program:
+class Candidate:
     """One scheduled form of an operator: `operator` is its key, `module` the scheduled TIR as TVM's JSON.
 
     The module's entry function is `main`. Two programs with the same `module` are the same program.
@@ -50,13 +50,13 @@ class Program:
 class Measurement:
     """What was learned about one program. `samples` are seconds per run, in the order taken.
 
-    The seconds of its trial: `build_seconds` from TIR to code in memory, `load_seconds` of them LLVM emitting and
-    linking that code, `allocate_seconds` for its arguments, `run_seconds` running it (warm-up, check and samples),
-    `overhead_seconds` everything else that kept the machine from the next trial. `noisy` says that the machine was
-    busy with something else meanwhile, `duplicate` that the figures are those of an equal program.
+    The seconds of its trial: `build_seconds` of a core from TIR to code in memory, `load_seconds` of them LLVM
+    emitting and linking that code, `allocate_seconds` for its arguments, `run_seconds` running it (warm-up, check
+    and samples), `overhead_seconds` everything else that kept the machine from the next trial. `noisy` says that the
+    machine was busy with something else meanwhile, `duplicate` that the figures are those of an equal program.
     """
 
-    program: Program
+    program: Candidate
     samples: tuple[float, ...] = ()
     failure: Failure | None = None
     stopped_early: bool = False
@@ -88,6 +88,6 @@ class Measurement:
 class Measurer(Protocol):
     """Measures programs. Results stream in the order they become known, one for every program."""
 
-    def measure(self, programs: Iterable[Program]) -> Iterator[Measurement]: ...
+    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]: ...
 
     def close(self) -> None: ...

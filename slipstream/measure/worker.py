@@ -11,6 +11,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ import tvm
 from tvm import te
 
 from slipstream.graph.default_schedule import schedule_default
-from slipstream.measure.arena import Array, Layout, aligned, disagreement, map_arena, plan, random_values
+from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
 from slipstream.measure.channel import Channel, ChannelClosedError
 from slipstream.measure.config import Racing
+from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
 from slipstream.measure.lowering import Lowered, arguments_of, as_tensor, generate, lower, read_module
 from slipstream.measure.noise import seconds_waited
@@ -85,42 +87,27 @@ class Worker:
             return _failure(kind, text.splitlines()[-1])
 
     def lower(self, module: str) -> Answer:
-        began = time.perf_counter()
+        began = _Clock.now()
         self._lowered = lower(read_module(module), self._target)
-        return {"fingerprint": self._lowered.fingerprint, "seconds": time.perf_counter() - began}
+        return {"fingerprint": self._lowered.fingerprint, **_Clock.since(began)}
 
     def generate(self) -> Answer:
         assert self._lowered is not None
-        began = time.perf_counter()
+        began = _Clock.now()
         self._module = generate(self._lowered, self._target)
-        generated = time.perf_counter()
+        generated = time.process_time()
         self._function = self._module["main"]
-        loaded = time.perf_counter()
-        return {"seconds": loaded - began, "load_seconds": loaded - generated}
+        return {"load_seconds": time.process_time() - generated, **_Clock.since(began)}
 
     def reference(self, module: str, seed: int, plain: bool) -> Answer:
         """Fill the operator's arena: random inputs, and what the default (or unscheduled) program makes of them."""
         func = read_module(module)["main"]
-        layout = plan([(a.shape, a.dtype, a.written) for a in arguments_of(func)])
-        scheduled = func if plain else schedule_default(func, self._target)
-        lowered = lower(tvm.IRModule({"main": scheduled}), self._target, prepack=False)
-        function = generate(lowered, self._target)["main"]
+        layout = layout_of(func)
+        function = build_reference(func, self._target, plain=plain)
         # The limit on what a program may print would also stop the arena from growing.
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
-        arrays = map_arena(self._files[0], layout, shared=True)
         use_threads(self._target.threads)
-        for positive in (False, True):
-            rng = np.random.default_rng(seed)
-            for array, slot in zip(arrays, layout.slots, strict=True):
-                array[...] = 0 if slot.written else random_values(slot, rng, positive=positive)
-            tensors = [as_tensor(array) for array in arrays]
-            function(*tensors)
-            for array, tensor, slot in zip(arrays, tensors, layout.slots, strict=True):
-                if slot.written:
-                    array[...] = tensor.numpy()
-            outputs = [array for array, slot in zip(arrays, layout.slots, strict=True) if slot.written]
-            if all(_is_finite(output) for output in outputs):
-                break
+        fill(map_arena(self._files[0], layout, shared=True), layout, function, seed)
         return {"layout": layout.to_json()}
 
     def run(self, layout: list[dict[str, Any]], best: float | None, tolerance: float, racing: Answer) -> Answer:
@@ -195,15 +182,28 @@ class Worker:
         return [float(seconds) for seconds in evaluate(*self._arguments).results]
 
 
+@dataclass(frozen=True)
+class _Clock:
+    """Seconds of this process, and those on the wall: they differ while a builder is paused or waits for a core."""
+
+    process: float
+    wall: float
+
+    @staticmethod
+    def now() -> _Clock:
+        return _Clock(time.process_time(), time.perf_counter())
+
+    @staticmethod
+    def since(began: _Clock) -> dict[str, float]:
+        now = _Clock.now()
+        return {"seconds": now.process - began.process, "elapsed_seconds": now.wall - began.wall}
+
+
 def _matmul(size: int) -> Any:
     a, b = (te.placeholder((size, size), name=name) for name in "ab")
     k = te.reduce_axis((0, size), "k")
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     return te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-
-
-def _is_finite(array: Array) -> bool:
-    return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float32)).all())
 
 
 def _failure(kind: FailureKind, message: str) -> Answer:

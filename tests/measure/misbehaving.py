@@ -8,15 +8,15 @@ from typing import Any
 import tvm
 from tvm.script import tirx as T  # noqa: N812
 
-from slipstream.measure.types import FailureKind, Program
+from slipstream.measure.types import Candidate, FailureKind
 
 KEY = "double-and-one"
 SIZE = 4096
 
 
-def program(func: Any, label: str) -> Program:
+def program(func: Any, label: str) -> Candidate:
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    return Program(KEY, str(tvm.ir.save_json(mod)), label)
+    return Candidate(KEY, str(tvm.ir.save_json(mod)), label)
 
 
 def good(step: int) -> Any:

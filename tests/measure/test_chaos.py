@@ -10,12 +10,13 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from slipstream.measure import LocalMeasurer, MeasureConfig, reference_text
+from slipstream.measure import LocalMeasurer, MeasureConfig, Settling, reference_text
 from slipstream.target import resolve_target
 from tests.measure import misbehaving
 
@@ -108,6 +109,24 @@ def test_a_killed_server_is_replaced_and_its_programs_tried_again() -> None:
     assert all(m.failure is None for m in results)
 
 
+@pytest.mark.parametrize(("kills", "rounds"), [(1, True), (9, False)])
+def test_settling_outlives_its_server_or_settles_for_what_is_known(kills: int, rounds: bool) -> None:
+    programs = [misbehaving.program(make(), label) for label, make in list(misbehaving.GOOD.items())[:2]]
+    with _measurer() as measurer:
+        results = list(measurer.measure(programs))
+        settling = Settling(near=1e9, least_rounds=3, most_rounds=3)
+        settled = measurer.settle(results, _KillsTheServer(measurer, kills), settling)
+        assert settled is not None
+        assert len(settled.finalists) == 2
+        if rounds:
+            assert all(len(m.samples) == 3 for m in settled.finalists)
+        else:
+            assert not settled.decided
+            assert settled.winner == min(results, key=lambda m: m.median)
+        (again,) = measurer.measure([misbehaving.program(misbehaving.good(4), "good 4")])
+        assert again.failure is None
+
+
 def _measurer() -> LocalMeasurer:
     return LocalMeasurer(resolve_target(), {misbehaving.KEY: reference_text(misbehaving.good(1))}, CONFIG)
 
@@ -115,3 +134,17 @@ def _measurer() -> LocalMeasurer:
 def _descendants() -> list[psutil.Process]:
     ours = psutil.Process().children(recursive=True)
     return [p for p in ours if "slipstream.measure" in " ".join(p.cmdline())]
+
+
+class _KillsTheServer(np.random.Generator):
+    """Randomness that costs the server its life, the first `kills` times it is asked for."""
+
+    def __init__(self, measurer: LocalMeasurer, kills: int) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._measurer, self._kills = measurer, kills
+
+    def permutation(self, x: Any, axis: int = 0) -> Any:
+        if self._kills > 0:
+            self._kills -= 1
+            os.kill(self._measurer._runner.server.pid, signal.SIGKILL)
+        return super().permutation(x, axis)

@@ -13,7 +13,7 @@ import tvm
 from tvm import s_tir, te
 
 from slipstream.errors import SlipstreamError
-from slipstream.measure import FailureKind, LocalMeasurer, MeasureConfig, Program, Settling, reference_text
+from slipstream.measure import Candidate, FailureKind, LocalMeasurer, MeasureConfig, Settling, reference_text
 from slipstream.target import resolve_target
 from tests.measure import misbehaving
 
@@ -27,7 +27,7 @@ def _matmul() -> tvm.tirx.PrimFunc:
     return te.create_prim_func([a, b, c]).with_attrs({"global_symbol": "main", "layout_free_buffers": [1]})
 
 
-def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Program:
+def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Candidate:
     from tvm.s_tir.meta_schedule.postproc import RewriteLayout
 
     sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
@@ -40,7 +40,7 @@ def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Program:
     if prepack:
         assert RewriteLayout().apply(sch)
         assert "layout_rewrite_preproc" in sch.mod.script()
-    return Program(MATMUL, str(tvm.ir.save_json(sch.mod)), label or f"tile {tile}")
+    return Candidate(MATMUL, str(tvm.ir.save_json(sch.mod)), label or f"tile {tile}")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasur
     text = mod.script()
     swapped = text.replace("v0 // 8, v0 % 8, v1 % 8] = ", "v0 // 8, v1 % 8, v0 % 8] = ")
     assert swapped != text
-    broken = Program(MATMUL, str(tvm.ir.save_json(tvm.script.from_source(swapped))), "wrongly packed")
+    broken = Candidate(MATMUL, str(tvm.ir.save_json(tvm.script.from_source(swapped))), "wrongly packed")
     (result,) = measurer.measure([broken])
     assert result.failure is not None
     assert result.failure.kind is FailureKind.WRONG_RESULT
@@ -72,7 +72,7 @@ def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasur
 def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMeasurer) -> None:
     taken: list[int] = []
 
-    def propose() -> Iterator[Program]:
+    def propose() -> Iterator[Candidate]:
         for tile in (2, 4, 8, 16, 32, 64):
             taken.append(tile)
             yield _scheduled(tile, prepack=False)
@@ -89,7 +89,7 @@ def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
     annotated = tvm.IRModule({"main": mod["main"].with_attr("comment", "changes nothing in the code")})
     sch = s_tir.Schedule(annotated)
     sch.annotate(sch.get_sblock("c"), "meta_schedule.note", 1)
-    same_code = Program(MATMUL, str(tvm.ir.save_json(sch.mod.with_attr("note", "other text"))), "same code")
+    same_code = Candidate(MATMUL, str(tvm.ir.save_json(sch.mod.with_attr("note", "other text"))), "same code")
     assert same_code.module != one.module
     results = {m.program.label: m for m in measurer.measure([one, same_text, same_code])}
     assert results["same text"].samples == results["one"].samples
@@ -104,7 +104,7 @@ def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
     sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
     i, j, k = sch.get_loops(sch.get_sblock("c"))
     sch.reorder(k, j, i)  # the worst order there is
-    slow = Program(MATMUL, str(tvm.ir.save_json(sch.mod)), "slow")
+    slow = Candidate(MATMUL, str(tvm.ir.save_json(sch.mod)), "slow")
     (result,) = measurer.measure([slow])
     assert result.failure is None
     assert result.stopped_early
@@ -113,7 +113,7 @@ def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
 
 
 def test_finalists_are_sampled_in_turn_until_one_wins(measurer: LocalMeasurer) -> None:
-    results = list(measurer.measure([_scheduled(tile, prepack=True, label=f"f{tile}") for tile in (16, 32, 64)]))
+    results = list(measurer.measure([_scheduled(tile, prepack=True, label=f"f{tile}") for tile in (2, 8, 64)]))
     settling = Settling(near=10.0, least_rounds=6, most_rounds=12)
     settled = measurer.settle(results, np.random.default_rng(0), settling)
     assert settled is not None
@@ -126,7 +126,7 @@ def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudl
     measurer: LocalMeasurer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        results = list(measurer.measure([Program(MATMUL, "{}", "nonsense"), Program(MATMUL, "[", "worse")]))
+        results = list(measurer.measure([Candidate(MATMUL, "{}", "nonsense"), Candidate(MATMUL, "[", "worse")]))
     assert {m.failure.kind for m in results if m.failure} == {FailureKind.BUILD_ERROR}
     assert "not one of 2 programs could be measured" in caplog.text
     assert "build error" in caplog.text
@@ -134,7 +134,7 @@ def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudl
 
 def test_an_operator_without_reference_is_a_mistake_of_the_caller(measurer: LocalMeasurer) -> None:
     with pytest.raises(SlipstreamError, match="its reference was not given"):
-        list(measurer.measure([Program("unheard of", "{}")]))
+        list(measurer.measure([Candidate("unheard of", "{}")]))
 
 
 def test_idle_workers_share_their_memory(measurer: LocalMeasurer) -> None:

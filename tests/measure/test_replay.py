@@ -25,11 +25,11 @@ from slipstream.measure.replay import (
     program_digest,
     record,
 )
-from slipstream.measure.types import Failure, FailureKind, Measurement, Measurer, Program
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Measurer
 
 seconds = st.floats(min_value=0, max_value=1e4)
 programs = st.builds(
-    Program, operator=st.sampled_from(["conv", "matmul"]), module=st.text(max_size=8), label=st.text(max_size=3)
+    Candidate, operator=st.sampled_from(["conv", "matmul"]), module=st.text(max_size=8), label=st.text(max_size=3)
 )
 failures = st.builds(Failure, kind=st.sampled_from(FailureKind), message=st.text(), stderr=st.text())
 measurements = st.builds(
@@ -57,7 +57,7 @@ def what_was_learned(measurement: Measurement) -> Measurement:
 
 
 def conv(module: str = "m", **measured: object) -> Measurement:
-    return Measurement(Program("conv", module), **measured)  # type: ignore[arg-type]
+    return Measurement(Candidate("conv", module), **measured)  # type: ignore[arg-type]
 
 
 @given(distinct, st.booleans())
@@ -115,7 +115,7 @@ def test_resampling_draws_from_the_recorded_samples_and_repeats_with_its_seed(
 def test_results_stream_so_time_passes_only_for_what_was_taken() -> None:
     clock = SimulatedClock()
     recording = Recording.of([conv("a", build_seconds=1.0), conv("b", run_seconds=2.0)])
-    results = ReplayMeasurer(recording, clock).measure([Program("conv", "a"), Program("conv", "b")])
+    results = ReplayMeasurer(recording, clock).measure([Candidate("conv", "a"), Candidate("conv", "b")])
     assert (next(results).started_at, clock.now()) == (0.0, 1.0)
     assert (next(results).started_at, clock.now()) == (1.0, 3.0)
 
@@ -123,13 +123,13 @@ def test_results_stream_so_time_passes_only_for_what_was_taken() -> None:
 def test_a_program_never_recorded_is_an_error_that_says_so() -> None:
     measurer = ReplayMeasurer(Recording.of([conv()]), SimulatedClock())
     with pytest.raises(RecordingError, match=r"this is a replay.*'matmul'.*record it first"):
-        list(measurer.measure([Program("matmul", "m")]))
+        list(measurer.measure([Candidate("matmul", "m")]))
 
 
 def test_or_a_failure_if_asked_for() -> None:
     clock = SimulatedClock()
     measurer = ReplayMeasurer(Recording.of([conv()]), clock, overhead_seconds=0.5, unknown="fail")
-    (answer,) = measurer.measure([Program("conv", "another")])
+    (answer,) = measurer.measure([Candidate("conv", "another")])
     assert answer.failure is not None
     assert answer.failure.kind is FailureKind.DEVICE_LOST
     assert "this is a replay" in answer.failure.message

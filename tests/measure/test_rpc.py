@@ -22,7 +22,7 @@ from tvm.script.parser import parse
 
 from slipstream.measure.rpc import DeviceError, RpcMeasurer, RpcSettings
 from slipstream.measure.rpc_tracker import Tracker
-from slipstream.measure.types import FailureKind, Measurement, Measurer, Program
+from slipstream.measure.types import Candidate, FailureKind, Measurement, Measurer
 from slipstream.target import resolve_target
 
 HOST = "127.0.0.1"
@@ -33,7 +33,7 @@ needs_tracker = pytest.mark.skipif(
 )
 
 
-def program(effect: str = "", number: int = 0, operator: str = "add") -> Program:
+def program(effect: str = "", number: int = 0, operator: str = "add") -> Candidate:
     """Adds `number` to 64 values; `effect` is a C function it calls on the way."""
     call = f"T.evaluate(T.call_extern('int32', {effect}))" if effect else "pass"
     if effect == "error":
@@ -49,10 +49,10 @@ def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
     {call}
 """
     module = tvm.IRModule({"main": parse(source)})
-    return Program(operator, tvm.ir.save_json(module), effect or f"add {number}")
+    return Candidate(operator, tvm.ir.save_json(module), effect or f"add {number}")
 
 
-def slow(number: int) -> Program:
+def slow(number: int) -> Candidate:
     """Takes 50 ms a run, 0.2 s with its samples."""
     return program("'usleep', 50000", number)
 
@@ -207,7 +207,7 @@ def test_a_crash_is_the_end_of_a_stock_server(farm: Farm, stock: list[subprocess
 @needs_tracker
 def test_bad_programs_fail_by_kind_and_good_ones_are_measured(farm: Farm, measurer: Measurer) -> None:
     good = [program(number=number) for number in range(6)]
-    bad = [SEGFAULT, ENDLESS, Program("add", "not a module"), program("error")]
+    bad = [SEGFAULT, ENDLESS, Candidate("add", "not a module"), program("error")]
     programs = [good[0], bad[0], good[1], good[2], bad[1], good[3], bad[2], good[4], bad[3], good[5]]
     results = {m.program: m for m in measurer.measure(programs)}
     assert len(results) == len(programs)
@@ -249,7 +249,7 @@ def test_a_stalled_server_has_its_program_tried_elsewhere(
 def test_programs_are_taken_only_as_fast_as_they_are_measured(measurer: Measurer) -> None:
     taken = 0
 
-    def endless() -> Iterator[Program]:
+    def endless() -> Iterator[Candidate]:
         nonlocal taken
         while taken < 1000:
             taken += 1
@@ -267,7 +267,7 @@ def test_programs_are_taken_only_as_fast_as_they_are_measured(measurer: Measurer
 @needs_tracker
 def test_the_same_program_is_run_once(measurer: Measurer) -> None:
     first, other = program(number=5), program(number=6)
-    same = Program(first.operator, first.module, "again")
+    same = Candidate(first.operator, first.module, "again")
     results = {m.program: m for m in measurer.measure([first, same, other])}
     assert results[same].samples == results[first].samples != results[other].samples
     assert [results[p].duplicate for p in (first, same, other)] == [False, True, False]
@@ -324,9 +324,9 @@ def test_nothing_is_left_after_the_measuring_process_was_killed(
 import sys
 from pathlib import Path
 from slipstream.measure.rpc import RpcMeasurer
-from slipstream.measure.types import Program
+from slipstream.measure.types import Candidate
 from slipstream.target import resolve_target
-programs = [Program("add", Path({str(tmp_path / "endless.json")!r}).read_text())]
+programs = [Candidate("add", Path({str(tmp_path / "endless.json")!r}).read_text())]
 list(RpcMeasurer({HOST!r}, {farm.port}, "ours", resolve_target("cpu")).measure(programs))
 """
     environment = farm.environment | {"TMPDIR": str(tmp_path)}

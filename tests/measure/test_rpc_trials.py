@@ -12,14 +12,14 @@ from slipstream.measure.rpc import DeviceError, RpcMeasurer
 from slipstream.measure.rpc_server import main as server_main
 from slipstream.measure.rpc_tracker import Tracker
 from slipstream.measure.rpc_trials import Attempt, Mishap, Round, Trial, conclude
-from slipstream.measure.types import FailureKind, Program
+from slipstream.measure.types import Candidate, FailureKind
 from slipstream.target import Target, resolve_target
 
 HOST = "127.0.0.1"
 
 
 def test_programs_that_become_the_same_code_are_run_once(tmp_path: Path) -> None:
-    first, same, again, later = (Program("add", module) for module in ("a", "b", "b", "b"))
+    first, same, again, later = (Candidate("add", module) for module in ("a", "b", "b", "b"))
     work = Round(iter([]))
     assert [work.is_new(p) for p in (first, same, again)] == [True, True, False]
     trial, twin = (Trial(p, tmp_path / p.module, 0.0, fingerprint="f") for p in (first, same))

@@ -1,0 +1,66 @@
+"""The belief model put together: history in, forecast out."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from slipstream.belief import ensemble, importance
+from slipstream.belief.curves import family
+from slipstream.belief.forecast import NOTHING, Forecast, forecast
+from slipstream.belief.observations import observe, performance
+from slipstream.belief.posterior import Posterior
+from slipstream.belief.samples import Sampler
+from slipstream.errors import SlipstreamError
+
+SAMPLERS: dict[str, Sampler] = {"importance": importance.sample, "emcee": ensemble.sample}
+
+
+class BeliefError(SlipstreamError):
+    """The belief was set up with something that does not exist."""
+
+
+class Belief:
+    """Forecasts one slot ahead. Equal arguments and seed give equal forecasts, whatever was asked before."""
+
+    def __init__(
+        self,
+        *,
+        peak_flops: float,
+        slot_trials: int,
+        seed: int = 0,
+        curve: str = "log_power",
+        sampler: str = "importance",
+    ) -> None:
+        if sampler not in SAMPLERS:
+            raise BeliefError(f"there is no sampler {sampler!r}; choose one of {', '.join(SAMPLERS)}")
+        if slot_trials < 1:
+            raise BeliefError(f"a slot has at least one trial, not {slot_trials}")
+        if not 0 <= peak_flops < math.inf:
+            raise BeliefError(f"peak_flops is the target's peak in FLOP/s, or 0 if it is not known, not {peak_flops}")
+        self.peak_flops, self.slot_trials, self.seed = peak_flops, slot_trials, seed
+        self.family = family(curve)
+        self.sampler = SAMPLERS[sampler]
+
+    def forecast(
+        self,
+        key: str,
+        history: Sequence[float],
+        flops: float,
+        relatives: Sequence[tuple[Sequence[float], float]] = (),
+    ) -> Forecast:
+        """The forecast for operator `key` with this history of best seconds after 0, 1, ... trials.
+
+        `relatives` are histories and FLOPs of similar operators that have come further, to learn from while this
+        history is short. A history without a valid measurement gives a forecast of nothing.
+        """
+        share = performance(history, flops, self.peak_flops)
+        if not share.size or share[-1] <= 0:
+            return NOTHING
+        rng = np.random.default_rng([self.seed, zlib.crc32(key.encode()), len(share)])
+        others = [performance(other, other_flops, self.peak_flops) for other, other_flops in relatives]
+        posterior = Posterior(self.family, observe(share, self.slot_trials, others))
+        return forecast(posterior, self.sampler(posterior, rng), float(share[-1]), rng)

@@ -1,0 +1,23 @@
+"""Where a curve breaks: a jump means that the search found another region (DynaTune, section 4.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The paper's relative improvement in one step that starts a new segment.
+JUMP = 0.2
+
+
+def segments(performance: NDArray[np.float64], jump: float = JUMP) -> list[int]:
+    """Start indices of the segments of a never falling curve: a step up by more than `jump` starts a new one.
+
+    The step from nothing (0) to the first valid measurement starts one too.
+    """
+    before, after = performance[:-1], performance[1:]
+    return [0, *(np.flatnonzero(after > (1 + jump) * before) + 1).tolist()]
+
+
+def last_segment(performance: NDArray[np.float64], jump: float = JUMP) -> int:
+    """Where the segment starts that carries the forecast."""
+    return segments(performance, jump)[-1]

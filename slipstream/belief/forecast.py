@@ -1,0 +1,71 @@
+"""What another slot would bring, in numbers a scheduler can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.belief.posterior import Posterior
+from slipstream.belief.samples import Diagnostics, Samples
+
+Array = NDArray[np.float64]
+
+OUTCOMES = 4000
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Performance at the end of the coming slot, as a share of the target's peak; never below `best`.
+
+    `low` and `high` enclose 90 %. `expected_improvement` is over `best`, and `deviation` that of the outcome.
+    """
+
+    best: float
+    mean: float
+    deviation: float
+    expected_improvement: float
+    low: float
+    high: float
+    diagnostics: Diagnostics
+
+    @property
+    def latency_cut(self) -> float:
+        """The share of the operator's latency that the slot should take away: 1 - best / (best + improvement)."""
+        after = self.best + self.expected_improvement
+        return self.expected_improvement / after if after > 0 else 0.0
+
+
+NOTHING = Forecast(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, Diagnostics(0.0))
+
+
+def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random.Generator) -> Forecast:
+    """The distribution of the outcome: the best so far, plus the curve's growth, plus noise.
+
+    A curve fitted to a step function runs through the middle of the steps, so only its growth over the slot is
+    used, from the best on. An outcome below the best means that the slot brought nothing. A heavy sample is drawn
+    many times, each time with noise of its own: else the noise of a few samples would decide.
+    """
+    seen = posterior.seen
+    drawn = _evenly(samples.weight, rng)
+    scale = np.sqrt(posterior.squares(samples.theta))[drawn] * seen.noise_end
+    noise = scale / np.sqrt(rng.chisquare(posterior.freedom, OUTCOMES)) * rng.standard_normal(OUTCOMES)
+    outcome = np.clip(1 + posterior.growth(samples.theta)[drawn] + noise, 1.0, seen.ceiling)
+    mean = float(outcome.mean())
+    low, high = (float(value) for value in np.quantile(outcome, (0.05, 0.95)))
+    return Forecast(
+        best=best,
+        mean=best * mean,
+        deviation=best * float(outcome.std()),
+        expected_improvement=best * (mean - 1),
+        low=best * low,
+        high=best * high,
+        diagnostics=samples.diagnostics,
+    )
+
+
+def _evenly(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Indices drawn in proportion to `weight`, at even steps from a random start, which adds the least variance."""
+    steps = (rng.random() + np.arange(OUTCOMES)) / OUTCOMES
+    return np.minimum(np.searchsorted(np.cumsum(weight), steps), len(weight) - 1)

@@ -1,0 +1,161 @@
+"""`slipstream tune`, `slipstream resume` and `slipstream status`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import (
+    ModelArgument,
+    constant_option,
+    parse_constants,
+    parse_shapes,
+    shape_option,
+    target_option,
+    threads_option,
+)
+from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.errors import SlipstreamError
+
+if TYPE_CHECKING:
+    from slipstream.session.result import TuningResult
+
+
+def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--until-latency", metavar="TIME", help="Stop when the operators' sum is at most this: 20ms."),
+        click.option("--trials", type=click.IntRange(min=1), help="Stop after so many programs were measured."),
+        click.option("--budget", metavar="TIME", help="Wall-clock time for everything: 90s, 5m, 1h30m."),
+    ):
+        command = option(command)
+    return command
+
+
+def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    @click.option("--json", "as_json", is_flag=True, help="Print every event as a line of JSON.")
+    @click.option("--quiet", is_flag=True, help="Print the result only.")
+    @click.option("--plain", is_flag=True, help="Print lines, also on a terminal.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, as_json: bool, quiet: bool, plain: bool, **kwargs: Any) -> Any:
+        if as_json + quiet + plain > 1:
+            raise click.UsageError("--json, --quiet and --plain are different views: choose one")
+        mode = "json" if as_json else "quiet" if quiet else "plain" if plain else "auto"
+        return command(*args, mode=mode, **kwargs)
+
+    return wrapped
+
+
+@click.command("tune")
+@click.argument("model", type=ModelArgument())
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the session and its result."
+)
+@_budget_options
+@click.option("--effort", default="normal", show_default=True, metavar="quick|normal|max", help="How thoroughly.")
+@click.option("--preset", metavar="metaschedule", help="Tune as TVM's MetaSchedule does, to compare with.")
+@click.option("--scheduler", metavar="NAME", help="Who decides which operator is next.")
+@click.option("--search", metavar="NAME", help="Who proposes programs.")
+@click.option("--cost", metavar="NAME", help="Who guesses how fast a program is.")
+@click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
+@click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
+@click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@shape_option
+@constant_option
+@target_option
+@threads_option
+@_view_options
+@one_line_errors
+def tune_command(
+    model: str, output: Path, shapes: tuple[str, ...], constants: tuple[str, ...], mode: Any, **options: Any
+) -> None:
+    """Tune MODEL on this machine, then compile it with the best programs found, verified.
+
+    MODEL is an ONNX file, a saved torch.export program (.pt2), or zoo:NAME. Tuning ends when the first budget given
+    is used up; without one, when nothing improves any more. Ctrl-C ends it early and keeps the best so far; a
+    session that was killed goes on with 'slipstream resume DIR'.
+    """
+    parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
+
+    def work(watcher: Any) -> TuningResult:
+        if not model.endswith(".pt2"):
+            import_tvm_without_torch()
+        from slipstream.session.tune import tune
+
+        return tune(model, output, callbacks=[watcher], **options, **parsed)
+
+    _show(work, output, mode)
+
+
+@click.command("resume")
+@click.argument("directory", type=click.Path(path_type=Path))
+@_budget_options
+@_view_options
+@one_line_errors
+def resume_command(directory: Path, mode: Any, **options: Any) -> None:
+    """Go on with the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
+
+    def work(watcher: Any) -> TuningResult:
+        import_tvm_without_torch()
+        from slipstream.session.tune import resume
+
+        return resume(directory, callbacks=[watcher], **options)
+
+    _show(work, directory, mode)
+
+
+@click.command("status")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@one_line_errors
+def status_command(directory: Path, as_json: bool) -> None:
+    """Show how far the session in DIRECTORY has come, whether it is running or not."""
+    from slipstream.session.directory import SessionDirectory, open_store
+    from slipstream.session.status import snapshot_of
+
+    folder = SessionDirectory.read(directory)
+    with open_store(folder, read_only=True) as store:
+        record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        from slipstream.cli.tune_json import finite
+
+        click.echo(json.dumps(finite({"status": record.status, **asdict(snapshot)}), indent=1))
+        return
+    from rich.console import Console
+
+    from slipstream.cli.tune_frame import frame
+
+    console = Console(highlight=False)
+    for line in frame(snapshot, console.width, max(console.height - 2, 24), final=True):
+        console.print(line, no_wrap=True)
+    click.echo(f"{record.status}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
+    if record.status != "finished":
+        click.echo(f"go on with: slipstream resume {directory}")
+
+
+def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> None:
+    """Run a session under a view, then print what it brought."""
+    from slipstream.cli.tune_view import make_view
+
+    try:
+        with make_view(mode) as view:
+            result = work(view)
+    except KeyboardInterrupt:
+        said = f"interrupted; everything measured is kept: slipstream resume {directory} goes on"
+        raise SlipstreamError(said) from None
+    if mode == "json":
+        return
+    from rich.console import Console
+
+    from slipstream.cli.tune_result import render_result
+
+    Console(highlight=False).print(render_result(result.snapshot, end_to_end=result.end_to_end, against={}))
+    click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
+    click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")

@@ -1,0 +1,68 @@
+"""What tuning brought, once it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
+from slipstream.session.events import OperatorProgress, Snapshot
+
+_MOST = 5
+
+
+def render_result(snapshot: Snapshot, *, end_to_end: float | None, against: Mapping[str, float]) -> RenderableType:
+    """The latencies, and the operators that gained most.
+
+    Sums of operators are compared with sums, and whole models with whole models: `end_to_end` is the compiled
+    model's seconds for a run, `against` those of other runtimes by name.
+    """
+    head = Text(one_line(snapshot.model), style="bold")
+    head.append(
+        f"  {duration(snapshot.elapsed)}, {snapshot.trials} trials in {snapshot.slot} slots", style="not bold dim"
+    )
+    return Group(head, Text(), _latencies(snapshot, end_to_end, against), Text(), *_gains(snapshot))
+
+
+def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[str, float]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    table.add_row("operators, start", latency(snapshot.start_latency, 4))
+    gained = Text(_as_fast(snapshot.start_latency, snapshot.latency), style="bold green")
+    table.add_row("operators, best", Text(latency(snapshot.latency, 4), style="bold"), gained)
+    if end_to_end is not None:
+        table.add_row("whole model", Text(latency(end_to_end, 4), style="bold"))
+    for name, seconds in against.items():
+        said = _as_fast(seconds, end_to_end if end_to_end is not None else math.inf)
+        table.add_row(Text(one_line(name)), latency(seconds, 4), f"slipstream is {said}" if said else "")
+    return table
+
+
+def _as_fast(before: float, after: float) -> str:
+    return "" if speedup(before, after) is None else f"{factor(before, after)} as fast"
+
+
+def _gains(snapshot: Snapshot) -> list[RenderableType]:
+    gained = sorted((row for row in snapshot.operators if _saved(row) > 0), key=_saved, reverse=True)
+    if not gained:
+        return [Text("no operator became faster", style="dim")]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("gained most", ratio=1, no_wrap=True, overflow="ellipsis")
+    for title, width in (("calls", 5), ("start", 7), ("best", 7), ("gain", 5), ("saved", 7)):
+        table.add_column(title, justify="right", min_width=width, no_wrap=True)
+    for row in gained[:_MOST]:
+        times = (latency(row.start), latency(row.best), factor(row.start, row.best), latency(_saved(row)))
+        table.add_row(Text(one_line(row.name)), str(row.weight), *times)
+    more = len(gained) - _MOST
+    return [table, Text(f"... and {more} more", style="dim")] if more > 0 else [table]
+
+
+def _saved(row: OperatorProgress) -> float:
+    """Seconds of a run of the model; 0 for an operator that had no time at the start."""
+    return row.weight * (row.start - row.best) if speedup(row.start, row.best) is not None else 0.0

@@ -1,0 +1,49 @@
+"""What an operator should compute: random inputs, and what its own function makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from slipstream.graph.default_schedule import schedule_default
+from slipstream.measure.arena import Array, Layout, plan, random_values
+from slipstream.measure.lowering import arguments_of, as_tensor, generate, lower
+from slipstream.target import Target
+
+
+def layout_of(func: tirx.PrimFunc) -> Layout:
+    """The arguments of an unscheduled function, one after another."""
+    return plan([(a.shape, a.dtype, a.written) for a in arguments_of(func)])
+
+
+def build_reference(func: tirx.PrimFunc, target: Target, *, plain: bool) -> Callable[..., None]:
+    """The function to compare with: its default program, or `plain`, as it is."""
+    scheduled = func if plain else schedule_default(func, target)
+    function: Callable[..., None] = generate(
+        lower(tvm.IRModule({"main": scheduled}), target, prepack=False), target
+    )["main"]
+    return function
+
+
+def fill(arrays: list[Array], layout: Layout, function: Callable[..., None], seed: int) -> None:
+    """Random inputs and their results. Should those not be finite, the inputs are positive: it takes roots."""
+    for positive in (False, True):
+        rng = np.random.default_rng(seed)
+        for array, slot in zip(arrays, layout.slots, strict=True):
+            array[...] = 0 if slot.written else random_values(slot, rng, positive=positive)
+        tensors: list[Any] = [as_tensor(array) for array in arrays]
+        function(*tensors)
+        for array, tensor, slot in zip(arrays, tensors, layout.slots, strict=True):
+            if slot.written:
+                array[...] = tensor.numpy()
+        outputs = [array for array, slot in zip(arrays, layout.slots, strict=True) if slot.written]
+        if all(_is_finite(output) for output in outputs):
+            return
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float32)).all())

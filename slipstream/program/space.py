@@ -1,0 +1,151 @@
+"""All programs of one operator: its sketches, what each leaves to decide, and how a choice becomes a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+
+from slipstream.graph.default_schedule import default_sketch, may_rewrite_layout
+from slipstream.program import decisions as d
+from slipstream.program.decisions import Decisions, Points
+from slipstream.program.sketch import Sketch, SketchError
+from slipstream.program.trace import apply, block_names, read_trace
+from slipstream.target import Target
+from slipstream.tvm_intrinsics import import_intrinsics
+
+# More copies of the innermost statement than this never pay, but take LLVM seconds.
+MOST_WRITTEN_OUT = 1024
+
+_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One way to compute an operator: a sketch and its decisions. `origin` says who came up with it."""
+
+    operator: str
+    sketch: Sketch
+    decisions: Decisions
+    origin: str = ""
+
+    @property
+    def identity(self) -> tuple[str, Decisions]:
+        """Equal for equal programs of one operator, whoever proposed them."""
+        return self.sketch.digest, self.decisions
+
+
+@dataclass(frozen=True)
+class Realized:
+    """A program as scheduled TIR. Its decisions are those TVM really took: a location may have been moved."""
+
+    program: Program
+    module: tvm.IRModule
+
+    @cached_property
+    def text(self) -> str:
+        return str(tvm.ir.save_json(self.module))
+
+
+class Space:
+    """The design space of one operator for one target.
+
+    `default` is the program it has untuned; what cannot be scheduled at all has the empty sketch. `stock` are
+    MetaSchedule's sketches with one random example each.
+    """
+
+    def __init__(self, key: str, func: tirx.PrimFunc, target: Target, seed: int = 1) -> None:
+        self.key = key
+        self.target = target
+        self.func = func
+        self.mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        self.names = block_names(func)
+        self._seed = seed
+
+    @cached_property
+    def default(self) -> Program:
+        schedule = default_sketch(self.func, self.target)
+        if schedule is None:
+            return Program(self.key, Sketch("[]"), (), "default")
+        sketch, decisions = read_trace(schedule.trace, self.names)
+        return Program(self.key, sketch, decisions, "default")
+
+    @cached_property
+    def stock(self) -> tuple[Program, ...]:
+        with self.target.tvm:
+            spaces = self.context(self._seed).generate_design_space()
+        found: dict[str, Program] = {}
+        for schedule in spaces:
+            try:
+                sketch, decisions = read_trace(schedule.trace, self.names)
+            except SketchError:
+                continue
+            found.setdefault(sketch.digest, Program(self.key, sketch, decisions, "sketch"))
+        return tuple(found.values())
+
+    @cached_property
+    def sketches(self) -> tuple[Program, ...]:
+        """An example program of every sketch that leaves something to decide, the default's first."""
+        return tuple(e for e in (self.default, *self.stock) if any(point.is_open for point in self.points(e)))
+
+    def context(self, seed: int, **options: Any) -> Any:
+        """A TVM tuning context for this operator."""
+        import_intrinsics()
+        from tvm.s_tir import meta_schedule as ms
+
+        return ms.TuneContext(
+            self.mod,
+            target=self.target.tvm,
+            space_generator="post-order-apply",
+            rand_state=seed % (2**31 - 2) + 1,
+            **options,
+        )
+
+    @cached_property
+    def _postprocs(self) -> Sequence[Any]:
+        with self.target.tvm:
+            return list(self.context(1).space_generator.postprocs)
+
+    def points(self, program: Program) -> Points:
+        return program.sketch.points(program.decisions)
+
+    def check(self, program: Program) -> None:
+        """Raise `IllegalDecisionError` if no schedule can come of the program; needs no TVM."""
+        d.check(self._points_of(program.sketch), program.decisions)
+        size = program.sketch.body_size(program.decisions)
+        if size > MOST_WRITTEN_OUT:
+            raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
+
+    def _points_of(self, sketch: Sketch) -> Points:
+        for example in (self.default, *self.stock):
+            if example.sketch.text == sketch.text:
+                return self.points(example)
+        raise SketchError(f"operator {self.key} has no sketch {sketch.digest}")
+
+    def draw(self, rng: np.random.Generator, examples: Sequence[Program] | None = None) -> Program:
+        """A program at random: a sketch, then its decisions."""
+        examples = self.sketches if examples is None else examples
+        example = examples[int(rng.integers(len(examples)))]
+        return replace(example, decisions=d.draw(self.points(example), rng), origin="random")
+
+    def realize(self, program: Program) -> Realized | None:
+        """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
+        if not program.sketch.instructions:
+            return Realized(program, self.mod)
+        schedule = s_tir.Schedule(self.mod, seed=1, debug_mask=0, error_render_level="none")
+        try:
+            apply(program.sketch, program.decisions, schedule, self.names)
+            _, decisions = read_trace(schedule.trace, self.names)
+            schedule.enter_postproc()
+            keep_layout = not may_rewrite_layout(schedule)
+            for postproc in self._postprocs:
+                if not (keep_layout and "RewriteLayout" in str(postproc)) and not postproc.apply(schedule):
+                    return None
+        except _REFUSALS:
+            return None
+        return Realized(replace(program, decisions=decisions), schedule.mod)

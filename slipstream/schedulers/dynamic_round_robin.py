@@ -1,0 +1,17 @@
+"""Dynamic allocation in circular order, without a belief: DynaTune's section 5.3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipstream.schedulers.eligible import fewest_slots, unfinished, warming_up
+from slipstream.schedulers.types import OperatorState
+
+
+class DynamicRoundRobin:
+    """Shares the slots of finished operators evenly among the rest, those without a measurement first."""
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        left = unfinished(operators)
+        candidates = warming_up(left) or left
+        return fewest_slots(candidates).key if candidates else None

@@ -1,0 +1,37 @@
+"""Which operators a policy may pick from, and the choices that several policies share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from slipstream.schedulers.types import OperatorState
+
+
+def unfinished(operators: Sequence[OperatorState]) -> list[OperatorState]:
+    """The operators a slot may go to, in their order."""
+    return [operator for operator in operators if not operator.finished]
+
+
+def warming_up(operators: Sequence[OperatorState]) -> list[OperatorState]:
+    """Those without a valid measurement yet. Adaptive policies serve them first: nothing can be said about them."""
+    return [operator for operator in operators if not math.isfinite(operator.best)]
+
+
+def fewest_slots(operators: Sequence[OperatorState]) -> OperatorState:
+    """The operator that has had the fewest slots, the first of them in order: a circle, kept without memory."""
+    return min(operators, key=lambda operator: operator.slots)
+
+
+def highest(operators: Sequence[OperatorState], score: Callable[[OperatorState], float]) -> OperatorState:
+    """Arg max; among equals the one with the fewest slots, so that a tie cannot starve anybody."""
+    return max(operators, key=lambda operator: (score(operator), -operator.slots))
+
+
+def next_unfinished(operators: Sequence[OperatorState], start: int) -> OperatorState | None:
+    """The owner of a planned slot, or whoever comes next in the circle if the owner is finished."""
+    for step in range(len(operators)):
+        operator = operators[(start + step) % len(operators)]
+        if not operator.finished:
+            return operator
+    return None

@@ -1,0 +1,84 @@
+"""What a slot is expected to take off the model's latency, operator by operator: the belief as schedulers use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slipstream.belief import Belief, Forecast
+from slipstream.schedulers.types import OperatorState
+
+# The curves of so many similar operators are looked at, those with the most trials first.
+_RELATIVES = 3
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A forecast and what it was made from."""
+
+    history: Sequence[float]
+    flops: int
+    length: int
+    relatives: tuple[tuple[str, int], ...]
+    forecast: Forecast
+
+
+class Gains:
+    """Expected gains, by a belief; a forecast is made anew only when what it rests on has changed.
+
+    `count_followers`: a slot for the prior of a family counts what its followers stand to gain as well, as if they
+    improved in proportion. `share_curves`: an operator with few trials learns from similar ones that have more.
+    """
+
+    def __init__(self, belief: Belief, *, count_followers: bool = True, share_curves: bool = True) -> None:
+        self.belief = belief
+        self.count_followers, self.share_curves = count_followers, share_curves
+        self._known: dict[str, _Known] = {}
+
+    def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+        """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
+
+        y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). An operator of which nothing
+        but the default program is known might gain all it can reach. `operators` are all there are.
+        """
+        by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
+        return [self.reach(candidate) * self._cut(candidate, by_key) for candidate in candidates]
+
+    def reach(self, operator: OperatorState) -> float:
+        """Seconds of the model's latency that a slot for this operator can work on: no gain is larger."""
+        return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
+
+    def _cut(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
+        relatives = self._relatives(operator, by_key)
+        if operator.trials == 0 and not relatives:
+            return 1.0
+        return self._forecast(operator, relatives).latency_cut
+
+    def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
+        lengths = tuple((relative.key, self._useful(operator, relative)) for relative in relatives)
+        known = self._known.get(operator.key)
+        if known is None or not _same(known, operator, lengths):
+            histories = [
+                (relative.history[:length], relative.flops)
+                for relative, (_, length) in zip(relatives, lengths, strict=True)
+            ]
+            made = self.belief.forecast(operator.key, operator.history, operator.flops, histories)
+            known = _Known(operator.history, operator.flops, len(operator.history), lengths, made)
+            self._known[operator.key] = known
+        return known.forecast
+
+    def _relatives(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> list[OperatorState]:
+        """Similar operators with more trials, the ones that are furthest on first."""
+        similar = (by_key[key] for key in operator.similar if key in by_key and key != operator.key)
+        longer = [other for other in similar if other.trials > operator.trials]
+        return sorted(longer, key=lambda other: (-other.trials, other.key))[:_RELATIVES]
+
+    def _useful(self, operator: OperatorState, relative: OperatorState) -> int:
+        """How much of a relative's history the belief looks at; what comes later does not change the forecast."""
+        return min(len(relative.history), len(operator.history) + 2 * self.belief.slot_trials)
+
+
+def _same(known: _Known, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
+    if (known.length, known.flops, known.relatives) != (len(operator.history), operator.flops, relatives):
+        return False
+    return known.history is operator.history or list(known.history) == list(operator.history)

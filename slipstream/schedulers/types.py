@@ -1,0 +1,65 @@
+"""What a scheduler sees and what it answers. Plain data: no TVM, no clock, no random state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slipstream.errors import SlipstreamError
+
+
+class SchedulerError(SlipstreamError):
+    """A scheduler was asked for by a name, or with an option or a value, that does not exist."""
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """One operator as far as tuning has come.
+
+    `history` has the seconds per call of the best program after 0, 1, 2, ... trials: never rising, its first entry
+    that of the default program (infinite while nothing is known, or if nothing worked yet). `slot_ends` are the
+    numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
+    `seconds` is the tuning time it has used. `finished` operators must not be picked. `followers` are the operators
+    that would profit if this one improved (the posteriors of a prior): key -> their seconds per call times weight.
+    """
+
+    key: str
+    weight: int
+    flops: int
+    history: Sequence[float]
+    slot_ends: Sequence[int] = ()
+    seconds: float = 0.0
+    finished: bool = False
+    similar: Sequence[str] = ()
+    followers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> float:
+        """Seconds per call of the best program known."""
+        return self.history[-1]
+
+    @property
+    def trials(self) -> int:
+        return len(self.history) - 1
+
+    @property
+    def slots(self) -> int:
+        return len(self.slot_ends)
+
+    @property
+    def latency(self) -> float:
+        """Its share of one run of the model, in seconds."""
+        return self.weight * self.best
+
+
+class Scheduler(Protocol):
+    """Decides which operator gets the next slot.
+
+    A decision depends on the arguments and on the seed the scheduler was made with, on nothing else: a session
+    that was interrupted goes on exactly as it would have. Whatever is remembered between calls is a cache.
+    """
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        """The key of the operator for slot number `slot` (from 0); None if all are finished."""
+        ...

@@ -1,0 +1,46 @@
+"""What a search is asked and what it answers.
+
+A search has no memory of its own: what it proposes follows from the question and its seed. So a session that was
+interrupted goes on as it would have, and everything a search knows can be looked up in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.cost.types import Features
+from slipstream.program.space import Program, Realized, Space
+
+Score = Callable[[Sequence[Features]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A program and the seconds it took; infinite if it failed."""
+
+    program: Program
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """`count` programs are wanted that are in `space` and not among `measured`. Higher `score`s promise more."""
+
+    space: Space
+    count: int
+    seed: int
+    measured: Sequence[Measured]
+    score: Score
+
+
+class Search(Protocol):
+    """Proposes programs of an operator."""
+
+    def propose(self, question: Question) -> list[Realized]:
+        """At most `count` new programs, the most promising first; none if there is nothing left to try."""
+        ...

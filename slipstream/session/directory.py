@@ -1,0 +1,74 @@
+"""The folder of a session: its store, which session of the store it is, and the compiled model."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import SlipstreamError
+from slipstream.store import Store
+
+STORE, MODEL, SESSION = "store.db", "model", "session.json"
+
+
+class SessionDirectoryError(SlipstreamError):
+    """A directory that is no session, or one that a new session cannot have."""
+
+
+@dataclass(frozen=True)
+class SessionDirectory:
+    """`store` is the SQLite file (shared ones live elsewhere), `session` its id there."""
+
+    path: Path
+    store: Path
+    session: str
+
+    @property
+    def model(self) -> Path:
+        """Where the compiled model goes."""
+        return self.path / MODEL
+
+    def write(self) -> None:
+        inside = self.store.is_relative_to(self.path)
+        store = str(self.store.relative_to(self.path)) if inside else str(self.store)
+        text = json.dumps({"format": 1, "store": store, "session": self.session}, indent=1) + "\n"
+        unfinished = self.path / f".{SESSION}-{os.getpid()}"
+        unfinished.write_text(text)
+        unfinished.replace(self.path / SESSION)
+
+    @classmethod
+    def read(cls, path: str | Path) -> SessionDirectory:
+        path = Path(path).absolute()
+        file = path / SESSION
+        if not path.is_dir():
+            raise SessionDirectoryError(f"there is no directory {path}: start with 'slipstream tune MODEL -o DIR'")
+        if not file.is_file():
+            raise SessionDirectoryError(f"{path} is no tuning session: it has no {SESSION}")
+        try:
+            content = json.loads(file.read_text())
+            return cls(path, (path / content["store"]).absolute(), str(content["session"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SessionDirectoryError(f"{file} is damaged ({error}); the store beside it is not touched") from error
+
+
+def check_new(path: Path) -> None:
+    """Refuse, before any work is done, a directory that a new session cannot have."""
+    if path.exists() and not path.is_dir():
+        raise SessionDirectoryError(f"{path} is a file: give a directory for the session")
+    if (path / SESSION).exists():
+        raise SessionDirectoryError(
+            f"{path} already holds a session: 'slipstream resume {path}' goes on with it, or choose another -o"
+        )
+    if path.exists() and any(path.iterdir()):
+        raise SessionDirectoryError(f"{path} is not empty: choose another directory, or empty this one")
+    parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise SessionDirectoryError(f"cannot write {path}: {parent} is not a writable directory; choose another -o")
+
+
+def open_store(directory: SessionDirectory, *, read_only: bool = False) -> Store:
+    if not directory.store.exists():
+        raise SessionDirectoryError(f"the store {directory.store} of this session is gone: nothing can be resumed")
+    return Store.open(directory.store, create=False, read_only=read_only)

@@ -1,0 +1,72 @@
+"""What a session tells those who watch it: an event for each thing that happens, and a snapshot of the whole.
+
+A view draws the snapshot and needs no memory of its own; a machine reads the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class OperatorProgress:
+    """One row of the operators' table. Times are seconds per call; infinite if nothing has worked yet."""
+
+    key: str
+    name: str
+    weight: int
+    start: float
+    best: float
+    trials: int = 0
+    slots: int = 0
+    failures: int = 0
+    finished: bool = False
+    recent: list[float] = field(default_factory=list)  # best at the end of its last slots, oldest first
+
+
+@dataclass
+class Remaining:
+    """What is left of the budget. None: that kind of budget was not set."""
+
+    seconds: float | None = None
+    trials: int | None = None
+    until_latency: float | None = None
+    fraction_used: float | None = None  # 0 to 1; None if there is no telling
+
+
+@dataclass
+class Snapshot:
+    """The state of a session. Latencies are sums over operators of weight x seconds per call."""
+
+    session: str
+    model: str
+    target: str
+    phase: str  # one of PHASES
+    elapsed: float
+    remaining: Remaining
+    start_latency: float
+    latency: float
+    curve: list[tuple[float, float]]  # (elapsed seconds, latency) whenever latency changed
+    operators: list[OperatorProgress]
+    slot: int = 0
+    trials: int = 0
+    current: str | None = None  # key of the operator that has the slot
+    doing: str = ""  # what is going on inside the phase, for people: "timing 12 of 32"
+    failures: dict[str, int] = field(default_factory=dict)  # by kind
+    split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
+
+
+PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened at `elapsed` seconds. `kind` names it, `data` is JSON: see docs/tuning.md for each kind."""
+
+    kind: str  # "started", "phase", "slot", "trial", "slot_done", "improved", "message", "finished"
+    elapsed: float
+    data: dict[str, object] = field(default_factory=dict)
+
+
+Watcher = Callable[[Event, Snapshot], None]

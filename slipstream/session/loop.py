@@ -1,0 +1,425 @@
+"""The loop: pick an operator, propose programs for it, measure them, learn, and again.
+
+Whatever the loop decides follows from the store: what a slot is going to measure is written down before it is
+measured, a trial before it counts, and every random number comes from the session's seed and the slot's number.
+So a session that was killed goes on where it was, as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipstream.cost.types import CostModel, Example
+from slipstream.graph.operators import Operator
+from slipstream.measure.types import Candidate, Measurement, Measurer
+from slipstream.program.decisions import from_json
+from slipstream.program.sketch import Sketch
+from slipstream.program.space import Program, Realized, Space
+from slipstream.schedulers.types import Scheduler
+from slipstream.search.types import Measured, Question, Search
+from slipstream.session.budget import Budget
+from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.loop_records import DEFAULTS, finite, is_default, numbered, record_of, slot_seed, trial_of
+from slipstream.session.settings import Settings
+from slipstream.session.track import Track, Tracks
+from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+_SAVE_SHARE = 0.05  # of the time between two savings of the cost model, what one may take
+
+
+@dataclass
+class Room:
+    """One operator and its space of programs."""
+
+    operator: Operator
+    space: Space
+    measured: dict[tuple[str, Any], float] = field(default_factory=dict)
+    programs: dict[tuple[str, Any], Program] = field(default_factory=dict)
+
+    def note(self, program: Program, seconds: float) -> None:
+        known = self.measured.get(program.identity, math.inf)
+        self.measured[program.identity] = min(known, seconds)
+        self.programs.setdefault(program.identity, program)
+
+    def known(self) -> list[Measured]:
+        return [Measured(self.programs[identity], seconds) for identity, seconds in self.measured.items()]
+
+
+class Session:
+    """One session on one store; `run` tunes until the budget is spent, nothing improves, or `stop` says so."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        session: str,
+        hardware: str,
+        rooms: Mapping[str, Room],
+        tracks: Tracks,
+        measurer: Measurer,
+        scheduler: Scheduler,
+        search: Search,
+        cost: CostModel,
+        settings: Settings,
+        budget: Budget,
+        snapshot: Snapshot,
+        watcher: Watcher,
+        stop: Callable[[], bool] = lambda: False,
+        clock: Clock = time.monotonic,
+        elapsed: float = 0.0,
+    ) -> None:
+        self.store, self.session, self.hardware = store, session, hardware
+        self.rooms, self.tracks, self.measurer = rooms, tracks, measurer
+        self.scheduler, self.search, self.cost = scheduler, search, cost
+        self.settings, self.budget, self.snapshot = settings, budget, snapshot
+        self._watcher, self._stop, self._clock = watcher, stop, clock
+        self._began = clock() - elapsed
+        self._next_slot = 0
+        self._saved_at, self._save_seconds = clock(), 0.0
+        self._sketches: dict[str, Sketch] = {}
+        self._default_slots: set[int] = set()
+        self._with_defaults: set[str] = set()
+        self._open: dict[tuple[int, int], Program] = {}
+        self.reserve: Callable[[], float] = lambda: 0.0
+
+    # The way through
+
+    def run(self) -> str:
+        """Tune; the reason it ended, in words."""
+        self.phase("defaults")
+        unfinished = self._recall()
+        if unfinished is not None:
+            self._go_on(unfinished)
+        self._measure_defaults()
+        self.phase("tune")
+        while (reason := self._over()) is None:
+            started = self._clock()
+            states = [track.state(self.settings.patience_trials) for track in self.tracks.by_key.values()]
+            picked = self.scheduler.pick(states, self._next_slot)
+            self._spent("schedule", started)
+            if picked is None:
+                return "nothing improves any more"
+            self._slot(picked)
+        return reason
+
+    def _over(self) -> str | None:
+        if self._stop():
+            return "interrupted"
+        return self.budget.spent(self.elapsed + self.reserve(), self.tracks.trials, self.tracks.latency)
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock() - self._began
+
+    def _slot(self, key: str) -> None:
+        """Give one slot to one operator."""
+        room, slot = self.rooms[key], self._next_slot
+        self.snapshot.current = key
+        self.snapshot.doing = "searching"
+        self._tell("slot", operator=key, name=room.operator.name, slot=slot)
+        started = self._clock()
+        realized = self.search.propose(
+            Question(
+                room.space, self._slot_size(), slot_seed(self.settings.seed, key, slot), room.known(), self.cost.score
+            )
+        )
+        searched = self._spent("search", started)
+        self._begin(slot, key, [r.program for r in realized], searched, {})
+        self._measure(slot, list(enumerate(realized)))
+        if len(self._open) == 0:
+            self._finish(slot, key, realized)
+
+    def _slot_size(self) -> int:
+        """As many trials as a slot has, or as are left."""
+        size = self.settings.slot_trials
+        if self.budget.trials is not None:
+            size = min(size, self.budget.trials - self.tracks.trials)
+        return size
+
+    def _begin(self, slot: int, key: str, programs: Sequence[Program], searched: float, note: dict[str, Any]) -> None:
+        for program in programs:
+            self._keep_sketch(program.sketch)
+        started = self._clock()
+        self.store.begin_slot(self.session, slot, key, [record_of(p) for p in programs], searched, note)
+        self._spent("store", started)
+        self.tracks.by_key[key].spend(searched)
+        self._next_slot = slot + 1
+        if note == DEFAULTS:
+            self._default_slots.add(slot)
+        self._open = {(slot, position): program for position, program in enumerate(programs)}
+
+    def _finish(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
+        """Everything proposed has been measured: learn from it and close the slot."""
+        started = self._clock()
+        room, track = self.rooms[key], self.tracks.by_key[key]
+        self._learn(room, realized)
+        self._spent("train", started)
+        track.end_slot(exhausted=not realized)
+        gained = self._gain(track)
+        started = self._clock()
+        self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
+        self.store.update_session(self.session, elapsed=self.elapsed)
+        self._save_cost(slot)
+        self._spent("store", started)
+        self.snapshot.current, self.snapshot.doing = None, ""
+        self._tell(
+            "slot_done",
+            operator=key,
+            name=room.operator.name,
+            slot=slot,
+            trials=len(realized),
+            best=finite(track.history[-1]),
+            gain=gained,
+        )
+
+    def _gain(self, track: Track) -> float:
+        """What the slot took off the model's latency, in seconds."""
+        ends = track.slot_ends
+        before = track.history[ends[-2] if len(ends) > 1 else 0]
+        gain = track.weight * (before - track.history[-1])
+        return gain if math.isfinite(gain) else 0.0
+
+    # Before tuning: the default programs, and the best that the store knows
+
+    def _measure_defaults(self) -> None:
+        """Measure every operator's default program, so that tuned is never slower than untuned."""
+        waiting: list[tuple[int, str, list[Realized]]] = []
+        self._open_many: dict[tuple[int, int], Program] = {}
+        for key, room in self.rooms.items():
+            if key in self._with_defaults:
+                continue
+            programs = self._known_before(room)
+            realized = [r for r in map(room.space.realize, programs) if r is not None]
+            slot = self._next_slot
+            self._begin(slot, key, [r.program for r in realized], 0.0, DEFAULTS)
+            self._open_many.update(self._open)
+            waiting.append((slot, key, realized))
+        self._open = self._open_many
+        self._stream(numbered((slot, r) for slot, _, realized in waiting for r in realized))
+        for slot, key, realized in waiting:
+            if all((slot, position) not in self._open for position in range(len(realized))):
+                self._close_defaults(slot, key, realized)
+        self.snapshot.start_latency = self.tracks.start_latency
+        self._latency_changed()
+
+    def _close_defaults(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
+        room, track = self.rooms[key], self.tracks.by_key[key]
+        self._learn(room, realized)
+        self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
+        self._settle_default(track)
+
+    def _settle_default(self, track: Track) -> None:
+        """An operator that cannot be measured, or of which there is only one program, is not tuned."""
+        self._with_defaults.add(track.key)
+        room = self.rooms[track.key]
+        if not math.isfinite(track.history[-1]):
+            track.exhausted = True
+            self._tell("message", text=f"{room.operator.name} cannot be measured and keeps its default program")
+        elif not room.space.sketches:
+            track.exhausted = True
+
+    def _known_before(self, room: Room) -> list[Program]:
+        """The default program and, from earlier sessions on this hardware, the best ones."""
+        programs = [room.space.default]
+        for trial in self.store.top(room.operator.key, self.hardware, 2):
+            program = self._program(room.operator.key, trial.program)
+            if program is not None and program.identity != programs[0].identity:
+                programs.append(program)
+        return programs
+
+    # Measuring
+
+    def _measure(self, slot: int, numbered: Sequence[tuple[int, Realized]]) -> None:
+        self._stream((slot, position, realized) for position, realized in numbered)
+
+    def _stream(self, programs: Iterable[tuple[int, int, Realized]]) -> None:
+        """Measure programs; each result is on disk before anybody hears of it. Stops early if it has to."""
+        total, done = len(self._open), 0
+        self.snapshot.doing = f"building {total} programs" if total else ""
+        started, ran = self._clock(), 0.0
+        results = self.measurer.measure(self._candidates(programs))
+        try:
+            for measurement in results:
+                done += 1
+                ran += measurement.run_seconds
+                self.snapshot.doing = f"measured {done} of {total}"
+                self._take(measurement)
+                if self._over() is not None:
+                    break
+        finally:
+            close = getattr(results, "close", None)
+            if close is not None:
+                close()
+        spent = self._clock() - started
+        split = self.snapshot.split
+        split["run"] = split.get("run", 0.0) + ran
+        split["build"] = split.get("build", 0.0) + max(0.0, spent - ran)
+
+    def _candidates(self, programs: Iterable[tuple[int, int, Realized]]) -> Iterator[Candidate]:
+        for slot, position, realized in programs:
+            if (slot, position) in self._open and self._over() is None:
+                yield Candidate(realized.program.operator, realized.text, f"{slot}:{position}")
+
+    def _take(self, measurement: Measurement) -> None:
+        """Write one result down, then let it count."""
+        slot, position = map(int, measurement.program.label.split(":"))
+        program = self._open.pop((slot, position))
+        trial = trial_of(measurement, program, self.hardware, self.session, slot, position)
+        self.store.append_trial(trial)
+        before = self.tracks.latency
+        improved = self._count(trial, program)
+        self._latency_changed()
+        self._tell(
+            "trial",
+            operator=trial.operator,
+            slot=slot,
+            seconds=finite(trial.median),
+            failure=trial.failure,
+            message=trial.message,
+            origin=program.origin,
+        )
+        if improved and self.tracks.latency < before:
+            self._tell("improved", operator=trial.operator, seconds=trial.median, latency=self.tracks.latency)
+
+    def _count(self, trial: TrialRecord, program: Program) -> bool:
+        self.rooms[trial.operator].note(program, trial.median)
+        default = trial.position == 0 and trial.slot in self._default_slots
+        return self.tracks.add(trial, default=default)
+
+    # The cost model
+
+    def _learn(self, room: Room, realized: Sequence[Realized]) -> None:
+        """Teach the cost model a slot's results, in the order of its proposals."""
+        if self.settings.cost == "random" or not realized:
+            return
+        from slipstream.cost.features import extract_possible
+
+        features = extract_possible([r.module for r in realized], room.space.target)
+        self.cost.learn(
+            [
+                Example(room.operator.key, rows, room.measured.get(r.program.identity, math.inf))
+                for r, rows in zip(realized, features, strict=True)
+                if rows is not None
+            ]
+        )
+
+    def _save_cost(self, slot: int) -> None:
+        """Keep what the cost model has learned, as often as costs little; `_recall` makes up for the rest."""
+        if self._clock() - self._saved_at < self._save_seconds / _SAVE_SHARE:
+            return
+        started = self._clock()
+        self.store.put_state(self.session, "cost", slot, self.cost.state())
+        self._saved_at = self._clock()
+        self._save_seconds = self._saved_at - started
+
+    # Going on
+
+    def _recall(self) -> SlotRecord | None:
+        """Take in what the session did before; the slot it was in the middle of, if any."""
+        slots = self.store.slots(self.session)
+        if not slots:
+            return None
+        trials: dict[int, dict[int, TrialRecord]] = {}
+        for trial in self.store.trials(session=self.session):
+            if trial.slot is not None and trial.position is not None:
+                trials.setdefault(trial.slot, {})[trial.position] = trial
+        saved = self.store.state(self.session, "cost")
+        if saved is not None:
+            self.cost.restore(saved[1])
+        self._next_slot = slots[-1].slot + 1
+        unfinished = [slot for slot in slots if not slot.finished]
+        for slot in slots:
+            self._replay(slot, trials.get(slot.slot, {}), relearn=saved is None or slot.slot > saved[0])
+        self.snapshot.start_latency = self.tracks.start_latency
+        self._latency_changed()
+        defaults = [slot for slot in unfinished if is_default(slot)]
+        for slot in defaults:
+            self._go_on(slot)
+        others = [slot for slot in unfinished if slot not in defaults]
+        return others[-1] if others else None
+
+    def _replay(self, slot: SlotRecord, trials: Mapping[int, TrialRecord], *, relearn: bool) -> None:
+        room, track = self.rooms[slot.operator], self.tracks.by_key[slot.operator]
+        track.spend(slot.search_seconds)
+        if is_default(slot):
+            self._default_slots.add(slot.slot)
+        for position in sorted(trials):
+            program = self._program(slot.operator, trials[position].program)
+            if program is not None:
+                self._count(trials[position], program)
+        if not slot.finished:
+            return
+        if relearn:
+            self._learn(room, self._realized(slot))
+        if is_default(slot):
+            self._settle_default(track)
+        else:
+            track.end_slot(exhausted=not slot.programs)
+
+    def _go_on(self, slot: SlotRecord) -> None:
+        """Measure what is left of a slot that was interrupted."""
+        realized = self._realized(slot)
+        measured = {t.position for t in self.store.trials(session=self.session) if t.slot == slot.slot}
+        self.snapshot.current = slot.operator
+        self._open = {(slot.slot, n): r.program for n, r in enumerate(realized) if n not in measured}
+        self._measure(slot.slot, list(enumerate(realized)))
+        if not self._open:
+            if is_default(slot):
+                self._close_defaults(slot.slot, slot.operator, realized)
+            else:
+                self._finish(slot.slot, slot.operator, realized)
+
+    def _realized(self, slot: SlotRecord) -> list[Realized]:
+        room = self.rooms[slot.operator]
+        programs = [self._program(slot.operator, record) for record in slot.programs]
+        return [r for p in programs if p is not None and (r := room.space.realize(p)) is not None]
+
+    # Small things
+
+    def _program(self, operator: str, record: ProgramRecord) -> Program | None:
+        """The program a record names; None if its sketch is not in the store."""
+        if record.sketch not in self._sketches:
+            text = self.store.sketch(record.sketch)
+            if text is None:
+                logger.warning("the store lacks sketch %s; its programs are left out", record.sketch)
+                return None
+            self._sketches[record.sketch] = Sketch(text)
+        return Program(operator, self._sketches[record.sketch], from_json(record.decisions), record.origin)
+
+    def _keep_sketch(self, sketch: Sketch) -> None:
+        if sketch.digest not in self._sketches:
+            self.store.add_sketch(sketch.digest, sketch.text)
+            self._sketches[sketch.digest] = sketch
+
+    def _spent(self, activity: str, started: float) -> float:
+        seconds = self._clock() - started
+        self.snapshot.split[activity] = self.snapshot.split.get(activity, 0.0) + seconds
+        return seconds
+
+    def phase(self, phase: str) -> None:
+        self.snapshot.phase = phase
+        self._tell("phase", phase=phase)
+
+    def _latency_changed(self) -> None:
+        """Follow the model's latency, from when every operator has one."""
+        latency = self.tracks.latency
+        if latency != self.snapshot.latency and len(self._with_defaults) == len(self.rooms):
+            self.snapshot.latency = latency
+            self.snapshot.curve.append((self.elapsed, latency))
+
+    def _tell(self, kind: str, **data: Any) -> None:
+        snapshot = self.snapshot
+        snapshot.elapsed, snapshot.trials, snapshot.slot = self.elapsed, self.tracks.trials, self._next_slot
+        snapshot.failures = dict(self.tracks.failures)
+        snapshot.remaining = self.budget.remaining(
+            snapshot.elapsed, snapshot.trials, snapshot.start_latency, snapshot.latency
+        )
+        self._watcher(Event(kind, snapshot.elapsed, data), snapshot)

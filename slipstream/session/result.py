@@ -1,0 +1,77 @@
+"""What tuning has brought."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slipstream.session.events import Snapshot
+
+
+@dataclass(frozen=True)
+class TunedOperator:
+    """Seconds per call before and after; `trials` programs of it were measured."""
+
+    name: str
+    weight: int
+    start: float
+    best: float
+    trials: int
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The compiled model is in `directory`/model: `slipstream.load(result.directory)` loads it.
+
+    `start_latency` and `latency` are sums over operators; `end_to_end` is what the compiled model really takes.
+    `reason` says why tuning ended.
+    """
+
+    directory: Path
+    model: str
+    reason: str
+    start_latency: float
+    latency: float
+    end_to_end: float
+    elapsed: float
+    trials: int
+    failures: dict[str, int]
+    operators: tuple[TunedOperator, ...]
+    curve: tuple[tuple[float, float], ...] = field(repr=False)
+    split: dict[str, float] = field(repr=False)
+    snapshot: Snapshot = field(repr=False)
+
+    def __str__(self) -> str:
+        factor = self.start_latency / self.latency if self.latency else 1.0
+        return (
+            f"{self.model}: {self.end_to_end * 1e3:.3f} ms; operators {self.start_latency * 1e3:.3f} -> "
+            f"{self.latency * 1e3:.3f} ms ({factor:.2f}x) after {self.trials} trials in {self.elapsed:.0f} s"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the model first, then its operators, the longest first."""
+        rows = sorted(self.operators, key=lambda o: -o.weight * o.best)
+        cells = [(o.name, o.weight, o.start * 1e3, o.best * 1e3, o.start / o.best, o.trials) for o in rows]
+        body = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{weight}</td><td>{start:.3f}</td><td>{best:.3f}</td>"
+            f"<td>{gain:.2f}x</td><td>{trials}</td></tr>"
+            for name, weight, start, best, gain, trials in cells
+        )
+        head = "".join(f"<th>{t}</th>" for t in ("operator", "calls", "before, ms", "after, ms", "gain", "trials"))
+        return f"<p><b>{html.escape(str(self))}</b></p><table><tr>{head}</tr>{body}</table>"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "reason": self.reason,
+            "start_latency": self.start_latency,
+            "latency": self.latency,
+            "end_to_end": self.end_to_end,
+            "elapsed": self.elapsed,
+            "trials": self.trials,
+            "failures": self.failures,
+            "split": self.split,
+            "operators": [asdict(operator) for operator in self.operators],
+        }

@@ -1,0 +1,103 @@
+"""How a session tunes. `EFFORTS` and `PRESETS` are the whole truth about what those words mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from slipstream.errors import SlipstreamError
+
+
+class SettingsError(SlipstreamError):
+    """A setting that does not exist or makes no sense."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain.
+
+    `population` and `generations` are evolutionary search's. `deterministic` makes proposals repeatable bit for bit
+    where a search is quicker without.
+    """
+
+    scheduler: str = "gradient"
+    search: str = "evolutionary"
+    cost: str = "metaschedule"
+    slot_trials: int = 16
+    patience_trials: int = 96
+    population: int = 128
+    generations: int = 2
+    seed: int = 0
+    deterministic: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "quick": MappingProxyType({"slot_trials": 8, "patience_trials": 32, "population": 64, "generations": 2}),
+        "normal": MappingProxyType({"slot_trials": 16, "patience_trials": 96, "population": 128, "generations": 2}),
+        "max": MappingProxyType({"slot_trials": 32, "patience_trials": 320, "population": 512, "generations": 4}),
+    }
+)
+
+# The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "metaschedule": MappingProxyType(
+            {
+                "scheduler": "gradient",
+                "search": "evolutionary",
+                "cost": "metaschedule",
+                "slot_trials": 64,
+                "patience_trials": 1_000_000,
+                "population": 512,
+                "generations": 4,
+            }
+        )
+    }
+)
+
+
+def make_settings(
+    *,
+    preset: str | None = None,
+    effort: str = "normal",
+    scheduler: str | None = None,
+    search: str | None = None,
+    cost: str | None = None,
+    seed: int = 0,
+    deterministic: bool = False,
+) -> Settings:
+    """Effort first, then the preset, then what was asked for by name; each overrules the one before."""
+    if effort not in EFFORTS:
+        raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
+    if preset is not None and preset not in PRESETS:
+        raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    settings = replace(Settings(seed=seed, deterministic=deterministic), **EFFORTS[effort])  # type: ignore[arg-type]
+    if preset is not None:
+        settings = replace(settings, **PRESETS[preset])
+    chosen = {"scheduler": scheduler, "search": search, "cost": cost}
+    settings = replace(settings, **{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
+    _check_names(settings)
+    return settings
+
+
+def _check_names(settings: Settings) -> None:
+    from slipstream import cost, schedulers, search
+
+    for what, name, names in (
+        ("scheduler", settings.scheduler.replace("-", "_"), (*schedulers.NAMES, "dynatune")),
+        ("search", settings.search, search.NAMES),
+        ("cost model", settings.cost, cost.NAMES),
+    ):
+        if name not in names:
+            raise SettingsError(f"there is no {what} {name!r}; choose one of {', '.join(names)}")

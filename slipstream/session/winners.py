@@ -1,0 +1,61 @@
+"""Which program of each operator goes into the model: near-ties are timed again, side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from slipstream.measure.types import Candidate, Measurement
+from slipstream.program.space import Program
+from slipstream.session.loop import Session
+
+_NEAR = 0.05
+_MOST_FINALISTS = 4
+
+
+def best_programs(session: Session) -> dict[str, Program]:
+    """The fastest program measured of each operator that could be measured at all."""
+    winners = {}
+    for key, room in session.rooms.items():
+        known = [m for m in room.known() if math.isfinite(m.seconds)]
+        if known:
+            winners[key] = min(known, key=lambda m: m.seconds).program
+    return winners
+
+
+def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program], seconds: float) -> int:
+    """Let programs within 5 % of an operator's best race again, the operators with most to lose first.
+
+    A best of many noisy measurements is partly luck. Changes `winners`; the number of operators decided this way.
+    """
+    settle = getattr(measurer, "settle", None)
+    if settle is None:
+        return 0
+    deadline = session.elapsed + seconds
+    rng = np.random.default_rng(session.settings.seed)
+    decided = 0
+    for track in sorted(session.tracks.by_key.values(), key=lambda t: -t.latency if math.isfinite(t.latency) else 0):
+        finalists = _finalists(session, track.key)
+        if len(finalists) < 2:
+            continue
+        if session.elapsed >= deadline:
+            break
+        session.snapshot.doing = f"comparing {len(finalists)} near-ties of {track.name}"
+        settled = settle([measurement for measurement, _ in finalists], rng)
+        if settled is not None:
+            winners[track.key] = finalists[int(settled.winner.program.label)][1]
+            decided += 1
+    return decided
+
+
+def _finalists(session: Session, key: str) -> list[tuple[Measurement, Program]]:
+    room = session.rooms[key]
+    known = sorted((m for m in room.known() if math.isfinite(m.seconds)), key=lambda m: m.seconds)
+    near = [m for m in known if m.seconds <= known[0].seconds * (1 + _NEAR)][:_MOST_FINALISTS]
+    realized = [(m, r) for m in near if (r := room.space.realize(m.program)) is not None]
+    return [
+        (Measurement(Candidate(key, r.text, str(n)), samples=(m.seconds,)), m.program)
+        for n, (m, r) in enumerate(realized)
+    ]

@@ -1,0 +1,139 @@
+"""What trials are about: hardware, models, operators, sketches and programs. Adding one twice changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from slipstream.store.database import Database
+from slipstream.store.errors import StoreError
+from slipstream.store.records import OperatorRecord, ProgramRecord, canonical_json, digest
+
+_PROGRAM_DIGEST_BYTES = 16
+_OPERATOR_COLUMNS = "key, name, kinds, flops, bytes, shapes, module"
+
+
+def add_hardware(db: Database, descriptor: Mapping[str, Any]) -> str:
+    text = canonical_json(dict(descriptor))
+    name = digest(text)
+    db.execute("INSERT INTO hardware (digest, descriptor) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
+    return name
+
+
+def hardware(db: Database, name: str) -> dict[str, Any]:
+    row = db.row("SELECT descriptor FROM hardware WHERE digest = ?", (name,))
+    if row is None:
+        raise StoreError(f"{db.path} knows no hardware {name}: 'slipstream store stats' lists what it knows")
+    found: dict[str, Any] = json.loads(row[0])
+    return found
+
+
+def add_model(db: Database, fingerprint: str, name: str, source: str) -> None:
+    db.execute(
+        "INSERT INTO model (fingerprint, name, source) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (fingerprint, name, source),
+    )
+
+
+def add_operators(db: Database, records: Iterable[OperatorRecord]) -> None:
+    db.execute_many(
+        f"INSERT INTO operator ({_OPERATOR_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (_operator_row(record) for record in records),
+    )
+
+
+def _operator_row(record: OperatorRecord) -> tuple[Any, ...]:
+    return (
+        record.key,
+        record.name,
+        canonical_json(record.kinds),
+        record.flops,
+        record.bytes,
+        canonical_json(record.shapes),
+        zlib.compress(record.module.encode()),
+    )
+
+
+def operator(db: Database, key: str) -> OperatorRecord | None:
+    row = db.row(f"SELECT {_OPERATOR_COLUMNS} FROM operator WHERE key = ?", (key,))
+    return None if row is None else _operator_record(row)
+
+
+def operators(db: Database) -> Iterator[OperatorRecord]:
+    for (key,) in db.rows("SELECT key FROM operator ORDER BY id"):
+        record = operator(db, key)
+        if record is not None:
+            yield record
+
+
+def _operator_record(row: tuple[Any, ...]) -> OperatorRecord:
+    key, name, kinds, flops, size, shapes, module = row
+    return OperatorRecord(
+        key=key,
+        name=name,
+        kinds=tuple(json.loads(kinds)),
+        flops=flops,
+        bytes=size,
+        shapes=tuple((tuple(shape), dtype) for shape, dtype in json.loads(shapes)),
+        module=zlib.decompress(module).decode(),
+    )
+
+
+def add_sketch(db: Database, name: str, text: str) -> None:
+    db.execute(
+        "INSERT INTO sketch (digest, text) VALUES (?, ?) "
+        "ON CONFLICT (digest) DO UPDATE SET text = excluded.text WHERE text IS NULL",
+        (name, zlib.compress(text.encode())),
+    )
+
+
+def sketch(db: Database, name: str) -> str | None:
+    row = db.row("SELECT text FROM sketch WHERE digest = ?", (name,))
+    return None if row is None or row[0] is None else zlib.decompress(row[0]).decode()
+
+
+def program_id(db: Database, operator_key: str, program: ProgramRecord) -> tuple[int, int]:
+    """The row of a program, made if it is new, and that of its operator. A sketch may come before its text."""
+    operator_id = id_of(db, "operator", operator_key)
+    name = program_digest(operator_key, program.sketch, program.decisions)
+    row = db.row("SELECT id FROM program WHERE digest = ?", (name,))
+    if row is not None:
+        return row[0], operator_id
+    new = db.execute(
+        "INSERT INTO program (digest, operator, sketch, decisions) VALUES (?, ?, ?, ?)",
+        (name, operator_id, _sketch_id(db, program.sketch), program.decisions),
+    )
+    return new, operator_id
+
+
+def _sketch_id(db: Database, name: str) -> int:
+    row = db.row("SELECT id FROM sketch WHERE digest = ?", (name,))
+    return row[0] if row is not None else db.execute("INSERT INTO sketch (digest) VALUES (?)", (name,))
+
+
+def program_digest(operator_key: str, sketch_digest: str, decisions: str) -> bytes:
+    """What makes a program unique, in a form far shorter than its decisions."""
+    text = f"{operator_key}\0{sketch_digest}\0{decisions}"
+    return hashlib.blake2b(text.encode(), digest_size=_PROGRAM_DIGEST_BYTES).digest()
+
+
+# Table -> the column that names a row, and the method that makes one.
+_NAMES = {
+    "hardware": ("digest", "add_hardware"),
+    "model": ("fingerprint", "add_model"),
+    "operator": ("key", "add_operators"),
+    "session": ("name", "create_session"),
+}
+
+
+def id_of(db: Database, table: str, name: str) -> int:
+    """The row number of something named; an error says how it should have come here."""
+    column, how = _NAMES[table]
+    row = db.row(f"SELECT id FROM {table} WHERE {column} = ?", (name,))
+    if row is None:
+        raise StoreError(f"{db.path} knows no {table} {name}: {how} comes first")
+    found: int = row[0]
+    return found

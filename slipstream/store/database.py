@@ -1,0 +1,141 @@
+"""The SQLite file: how it is opened, and what makes a commit durable."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from slipstream.store.errors import StoreError, StoreReadOnlyError, plain_errors
+from slipstream.store.migrations import require_current, upgrade
+
+# How long to wait for another process's transaction; ours take milliseconds.
+BUSY_SECONDS = 30.0
+
+# The indices of a million trials are written all over; SQLite's 2 MB would have them read again and again.
+_CACHE_KIB = 64 * 1024
+
+Values = Sequence[Any]
+
+
+class Database:
+    """A connection whose errors are plain sentences and whose transactions are written out before they end.
+
+    Readers see the last commit and never wait (write-ahead log). A commit is synchronised with the disk before
+    `transaction` returns, so neither killing the process nor losing power takes it back.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.connection = connection
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool, read_only: bool) -> Database:
+        """Open a store for use, creating or upgrading it where that is allowed."""
+        check_path(path, create=create and not read_only)
+        with plain_errors(path):
+            if read_only:
+                connection = connect_read_only(path)
+                require_current(connection, path)
+            else:
+                connection = _connect_to_write(path)
+                upgrade(connection, path)
+        return cls(path, connection)
+
+    def close(self) -> None:
+        with plain_errors(self.path):
+            self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block or none of it, durable when the block has ended."""
+        with plain_errors(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def execute(self, sql: str, values: Values = ()) -> int:
+        """Run one statement; the id of the row it inserted, if it did."""
+        with plain_errors(self.path):
+            return self.connection.execute(sql, values).lastrowid or 0
+
+    def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
+        with plain_errors(self.path):
+            self.connection.executemany(sql, rows)
+
+    def change(self, sql: str, values: Values = ()) -> int:
+        """Run one statement; how many rows it changed."""
+        with plain_errors(self.path):
+            return self.connection.execute(sql, values).rowcount
+
+    def rows(self, sql: str, values: Values = ()) -> list[Any]:
+        with plain_errors(self.path):
+            return self.connection.execute(sql, values).fetchall()
+
+    def row(self, sql: str, values: Values = ()) -> Any | None:
+        with plain_errors(self.path):
+            return self.connection.execute(sql, values).fetchone()
+
+    def stream(self, sql: str, values: Values = ()) -> Generator[Any, None, None]:
+        """Rows one at a time. Whoever stops early must close the iterator, or an old snapshot stays alive."""
+        with plain_errors(self.path):
+            yield from self.connection.execute(sql, values)
+
+
+def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
+    """Open without ever writing, also on a read-only file system or in somebody else's directory.
+
+    A `damaged` file is opened although its pages do not add up, to read those that are left.
+    """
+    try:
+        return _connect(path, "mode=ro", damaged)
+    except sqlite3.OperationalError as error:
+        log = path.with_name(f"{path.name}-wal")
+        kept_out = error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
+        if not kept_out or (log.exists() and log.stat().st_size):
+            raise
+        # SQLite cannot make its shared-memory file here. Without a log nobody is writing, and none is needed.
+        return _connect(path, "mode=ro&immutable=1", damaged)
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    connection = _connect(path, "mode=rwc")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    return connection
+
+
+def _connect(path: Path, how: str, damaged: bool = False) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{how}"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        if damaged:
+            # The one setting under which SQLite reads a file that is shorter than its header says.
+            connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_path(path: Path, *, create: bool = False) -> None:
+    """Refuse what cannot be a store, in words better than SQLite's."""
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a directory: give the store's file, for example {path / 'store.db'}")
+        if not path.exists() and not create:
+            raise StoreError(f"there is no store at {path}: give the store.db of a session, or tune a model first")
+        if not path.absolute().parent.is_dir():
+            raise StoreError(f"cannot create {path}: make its directory {path.absolute().parent} first")
+    except PermissionError as error:
+        raise StoreReadOnlyError(f"{path} cannot be reached: you lack permission for its directory") from error

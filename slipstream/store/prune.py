@@ -1,0 +1,58 @@
+"""Making a store smaller: only the best programs of each operator on each piece of hardware stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.store.store import Store
+
+# The fastest trial of each program, ranked among those of its operator and hardware. SQLite takes the other
+# columns beside a min() from the row where the minimum is. Sessions that may go on keep all they have.
+_GOING = """
+CREATE TEMP TABLE going AS
+SELECT id FROM trial
+WHERE (session IS NULL OR session IN (SELECT id FROM session WHERE status = 'finished'))
+    AND id NOT IN (
+        SELECT id FROM (
+            SELECT id, row_number() OVER (PARTITION BY hardware, operator ORDER BY median, id) AS place
+            FROM (SELECT id, hardware, operator, min(median) AS median FROM trial
+                  WHERE median >= 0 GROUP BY hardware, operator, program)
+        ) WHERE place <= ?
+    )
+"""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How many trials go, how many stay, and the size of the file before and after (the same in a dry run)."""
+
+    going: int
+    staying: int
+    bytes_before: int
+    bytes_after: int
+
+
+def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
+    """Keep the best `keep` programs of each operator on each hardware, and all trials of unfinished sessions."""
+    db = store.database
+    before = _size(store)
+    db.execute("DROP TABLE IF EXISTS temp.going")
+    db.execute(_GOING, (keep,))
+    (going,) = db.rows("SELECT count(*) FROM going")[0]
+    (total,) = db.rows("SELECT count(*) FROM trial")[0]
+    if not dry_run:
+        with db.transaction():
+            db.execute("DELETE FROM trial WHERE id IN (SELECT id FROM going)")
+            db.execute(
+                "DELETE FROM program WHERE id NOT IN (SELECT program FROM trial) "
+                "AND id NOT IN (SELECT program FROM slot_program)"
+            )
+        db.execute("VACUUM")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Pruned(going, total - going, before, _size(store))
+
+
+def _size(store: Store) -> int:
+    (pages,) = store.database.rows("PRAGMA page_count")[0]
+    (page,) = store.database.rows("PRAGMA page_size")[0]
+    return int(pages) * int(page)

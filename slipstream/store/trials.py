@@ -1,0 +1,169 @@
+"""Trials: appended once, never changed, found by operator and hardware together."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from slipstream.store.catalogue import id_of, program_digest, program_id
+from slipstream.store.database import Database
+from slipstream.store.records import ProgramRecord, TrialRecord
+
+_PAGE = 500
+
+_INSERT = """
+INSERT INTO trial (
+    operator, hardware, program, origin, median, samples, failure, message, stopped_early, noisy, verified, duplicate,
+    build_seconds, run_seconds, overhead_seconds, measured_at, session, slot, position
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_SELECT = """
+SELECT operator.key, hardware.digest, sketch.digest, program.decisions, trial.origin, trial.samples, trial.failure,
+    trial.message, trial.stopped_early, trial.noisy, trial.verified, trial.duplicate, trial.build_seconds,
+    trial.run_seconds, trial.overhead_seconds, trial.measured_at, session.name, trial.slot, trial.position, trial.id
+FROM trial
+JOIN program ON program.id = trial.program
+JOIN sketch ON sketch.id = program.sketch
+JOIN operator ON operator.id = trial.operator
+JOIN hardware ON hardware.id = trial.hardware
+LEFT JOIN session ON session.id = trial.session
+"""
+
+# In the order of the index `trial_best`; `>= 0` steps over the failures, which are NULL.
+RANKED = """
+SELECT id, program FROM trial
+WHERE hardware = (SELECT id FROM hardware WHERE digest = ?)
+    AND operator = (SELECT id FROM operator WHERE key = ?) AND median >= 0
+ORDER BY median, id
+"""
+
+
+def append(db: Database, trial: TrialRecord) -> int:
+    program, operator = program_id(db, trial.operator, trial.program)
+    session = None if trial.session is None else id_of(db, "session", trial.session)
+    median = trial.median
+    return db.execute(
+        _INSERT,
+        (
+            operator,
+            id_of(db, "hardware", trial.hardware),
+            program,
+            trial.program.origin,
+            median if math.isfinite(median) else None,
+            pack_samples(trial.samples),
+            trial.failure,
+            _storable(trial.message),
+            trial.stopped_early,
+            trial.noisy,
+            trial.verified,
+            trial.duplicate,
+            trial.build_seconds,
+            trial.run_seconds,
+            trial.overhead_seconds,
+            trial.measured_at,
+            session,
+            trial.slot,
+            trial.position,
+        ),
+    )
+
+
+def _storable(message: str) -> str:
+    """A compiler's output may hold anything; no trial is lost over a byte that is not text."""
+    return message.encode(errors="replace").decode()
+
+
+def is_known(db: Database, trial: TrialRecord) -> bool:
+    """Whether this very trial is here: the same program on the same hardware at the same moment, with the same end."""
+    row = db.row(
+        "SELECT 1 FROM trial WHERE program = (SELECT id FROM program WHERE digest = ?) "
+        "AND hardware = (SELECT id FROM hardware WHERE digest = ?) "
+        "AND measured_at = ? AND samples = ? AND failure IS ?",
+        (
+            program_digest(trial.operator, trial.program.sketch, trial.program.decisions),
+            trial.hardware,
+            trial.measured_at,
+            pack_samples(trial.samples),
+            trial.failure,
+        ),
+    )
+    return row is not None
+
+
+def top(db: Database, operator: str, hardware: str, count: int) -> list[TrialRecord]:
+    """The fastest trials of `count` different programs, fastest first."""
+    fastest: dict[int, int] = {}
+    with closing(db.stream(RANKED, (hardware, operator))) as ranked:
+        for trial, program in ranked:
+            if len(fastest) >= count:
+                break
+            fastest.setdefault(program, trial)
+    return [record for trial in fastest.values() for record in _fetch(db, [trial])]
+
+
+def trials(db: Database, operator: str | None, hardware: str | None, session: str | None) -> Iterator[TrialRecord]:
+    """Those that are there now, in order of id. Between pages no lock is held and no snapshot kept."""
+    filters = {
+        "hardware = (SELECT id FROM hardware WHERE digest = ?)": hardware,
+        "operator = (SELECT id FROM operator WHERE key = ?)": operator,
+        "session = (SELECT id FROM session WHERE name = ?)": session,
+    }
+    used = {condition: value for condition, value in filters.items() if value is not None}
+    where = f"WHERE {' AND '.join(used)}" if used else ""
+    ids = array("q", (row[0] for row in db.stream(f"SELECT id FROM trial {where} ORDER BY id", [*used.values()])))
+    for start in range(0, len(ids), _PAGE):
+        yield from _fetch(db, ids[start : start + _PAGE].tolist())
+
+
+def counts(db: Database, hardware: str) -> dict[str, tuple[int, int]]:
+    found = db.rows(
+        "SELECT operator, count(*), count(*) - count(median) FROM trial "
+        "WHERE hardware = (SELECT id FROM hardware WHERE digest = ?) GROUP BY operator",
+        (hardware,),
+    )
+    keys = dict(db.rows("SELECT id, key FROM operator"))
+    return {keys[operator]: (trials, failures) for operator, trials, failures in found}
+
+
+def _fetch(db: Database, ids: list[int]) -> list[TrialRecord]:
+    places = ", ".join("?" * len(ids))
+    return [_record(row) for row in db.rows(f"{_SELECT} WHERE trial.id IN ({places}) ORDER BY trial.id", ids)]
+
+
+def _record(row: tuple[Any, ...]) -> TrialRecord:
+    operator, hardware, sketch, decisions, origin, samples, failure, message, early, noisy, verified, same, *rest = row
+    build, run, overhead, measured_at, session, slot, position, number = rest
+    return TrialRecord(
+        operator=operator,
+        hardware=hardware,
+        program=ProgramRecord(sketch, decisions, origin),
+        samples=unpack_samples(samples),
+        failure=failure,
+        message=message,
+        stopped_early=bool(early),
+        noisy=bool(noisy),
+        verified=bool(verified),
+        duplicate=bool(same),
+        build_seconds=build,
+        run_seconds=run,
+        overhead_seconds=overhead,
+        measured_at=measured_at,
+        session=session,
+        slot=slot,
+        position=position,
+        id=number,
+    )
+
+
+def pack_samples(samples: tuple[float, ...]) -> bytes:
+    """Eight bytes each, little-endian: a median read back is the median that was stored."""
+    return struct.pack(f"<{len(samples)}d", *samples)
+
+
+def unpack_samples(blob: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(blob) // 8}d", blob)

@@ -1,0 +1,19 @@
+"""Every scheduler passes the suite that third parties can run."""
+
+from __future__ import annotations
+
+from slipstream.schedulers import NAMES, make
+from slipstream.testing.scheduler_suite import SchedulerSuite
+
+
+def _suite(name: str) -> type[SchedulerSuite]:
+    def make_it(self, curves, *, seed, slot_trials, peak_flops):
+        options = {"curves": curves} if name == "oracle" else {}
+        return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
+
+    greedy = name in ("sequential", "oracle")
+    return type(f"Test_{name}", (SchedulerSuite,), {"make": make_it, "greedy": greedy})
+
+
+for _name in (*NAMES, "oracle"):
+    globals()[f"Test_{_name}"] = _suite(_name)

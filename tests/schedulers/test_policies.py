@@ -1,0 +1,153 @@
+"""Each policy does what its formula says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from slipstream.schedulers import OperatorState, make
+from slipstream.schedulers.finish import is_finished
+from slipstream.schedulers.gradient import Gradient
+from slipstream.schedulers.ucb import UCB
+
+SETTING = {"seed": 0, "slot_trials": 4, "peak_flops": 1e11}
+
+
+def _operator(key: str, history=(1e-3,), **fields) -> OperatorState:
+    trials = len(history) - 1
+    given = {"weight": 1, "flops": 10**7, "slot_ends": tuple(range(4, trials + 1, 4)), **fields}
+    return OperatorState(key, history=list(history), **given)
+
+
+def _serve(name: str, operators: list[OperatorState], slots: int, **options) -> list[str]:
+    """Picks when a slot changes nothing but the operator's count of slots."""
+    scheduler = make(name, **{**SETTING, **options})
+    states = {operator.key: operator for operator in operators}
+    picks = []
+    for slot in range(slots):
+        key = scheduler.pick(list(states.values()), slot)
+        picks.append(key)
+        states[key] = replace(states[key], slot_ends=(*states[key].slot_ends, 0))
+    return picks
+
+
+def test_round_robin_keeps_its_plan_and_the_dynamic_one_balances():
+    operators = [_operator("a"), _operator("b", finished=True), _operator("c")]
+    assert _serve("round_robin", operators, 6) == ["a", "c", "c", "a", "c", "c"]
+    assert _serve("dynamic_round_robin", operators, 4) == ["a", "c", "a", "c"]
+
+
+def test_random_policies_give_the_slots_of_the_finished_to_the_next_or_to_all():
+    operators = [_operator("a"), _operator("b", finished=True), _operator("c")]
+    static, dynamic = (Counter(_serve(name, operators, 600)) for name in ("random", "dynamic_random"))
+    assert static["c"] == pytest.approx(400, abs=50)
+    assert dynamic["c"] == pytest.approx(300, abs=50)
+
+
+def test_linear_follows_flops():
+    operators = [_operator("a", flops=600), _operator("b", flops=100, weight=3), _operator("c", flops=100)]
+    assert Counter(_serve("linear", operators, 100)) == {"a": 60, "b": 30, "c": 10}
+
+
+def test_sequential_stays_until_an_operator_is_finished():
+    operators = [_operator("a", finished=True), _operator("b"), _operator("c")]
+    assert _serve("sequential", operators, 3) == ["b", "b", "b"]
+
+
+def test_operators_without_a_measurement_come_first():
+    operators = [_operator("known", [1.0] * 5), _operator("cold", [math.inf] * 5, weight=1)]
+    for name in ("ucb", "epsilon_greedy", "softmax", "gradient", "dynamic_random", "dynamic_round_robin"):
+        assert make(name, **SETTING).pick(operators, 3) == "cold"
+
+
+def test_the_gradient_is_ansors():
+    history = [8.0] * 4 + [6.0] * 4 + [5.0] * 4 + [4.0] * 4 + [2.0]
+    operator = _operator("a", history, weight=3, flops=100, similar=("b",), slot_ends=(4, 8, 12, 16))
+    past = (6.0 - 2.0) / 3
+    assert Gradient().fall(operator, {}) == pytest.approx(3 * (0.2 * past + 0.8 * 2.0 / 4))
+    # A relative at 400 FLOP/s: twice 100 / 400 should be reachable.
+    assert Gradient().fall(operator, {"a": 50, "b": 400}) == pytest.approx(3 * (0.2 * past + 0.8 * (2.0 - 0.5)))
+    # No window yet: only the future counts.
+    short = _operator("a", history[:9], slot_ends=(4, 8))
+    assert Gradient().fall(short, {}) == pytest.approx(0.8 * 5.0 / 2)
+
+
+def test_the_bound_is_gain_plus_doubt_in_shares_of_the_latency():
+    flat = _operator("flat", [1e-3] * 41, weight=2)
+    other = _operator("other", [1e-3] * 9, weight=6)
+    ucb = UCB(**SETTING, c=0.5)
+    gains = dict(zip(("flat", "other"), ucb.gains.gains([flat, other], [flat, other]), strict=True))
+    bounds = ucb.bounds([flat, other], [flat, other], slot=11)
+    assert bounds["flat"] == pytest.approx(gains["flat"] / 8e-3 + 0.25 * math.sqrt(0.5 * math.log(12) / 10))
+    assert bounds["other"] == pytest.approx(gains["other"] / 8e-3 + 0.75 * math.sqrt(0.5 * math.log(12) / 2))
+
+
+def test_an_operator_nobody_tried_could_gain_all_it_has():
+    new, tried = _operator("new", [1e-3]), _operator("tried", [5e-4] * 9)
+    ucb = UCB(**SETTING)
+    assert ucb.gains.gains([new], [new, tried]) == [1e-3]
+    assert ucb.pick([new, tried], 0) == "new"
+
+
+def test_a_prior_counts_what_its_followers_would_gain():
+    prior = _operator("prior", [2e-3] * 3 + [1e-3] * 2, followers={"x": 3e-3, "y": 6e-3})
+    alone, joint = (UCB(**SETTING, count_followers=count).gains.gains([prior], [prior])[0] for count in (False, True))
+    assert joint == pytest.approx(10 * alone)
+
+
+def test_curves_are_shared_with_similar_operators():
+    young = _operator("young", [1e-3] * 5, similar=("old",))
+    cuts = []
+    for factor in (0.95, 1.0):
+        old = _operator("old", [1e-3 * factor**i for i in range(41)])
+        own, shared = (UCB(**SETTING, share_curves=share).gains.gains([young], [young, old]) for share in (False, True))
+        cuts.append(shared[0] / own[0])
+    assert cuts[0] > 1.2
+    assert cuts[1] < 1
+
+
+def test_epsilon_one_is_uniform_and_zero_is_greedy():
+    operators = [_operator("big", [1.0] * 5), _operator("small", [1e-3] * 5)]
+    assert set(_serve("epsilon_greedy", operators, 20, epsilon=0.0)) == {"big"}
+    assert Counter(_serve("epsilon_greedy", operators, 400, epsilon=1.0))["small"] == pytest.approx(200, abs=50)
+
+
+def test_softmax_is_greedier_the_colder_it_is():
+    operators = [_operator("big", [1.0] * 5), _operator("small", [5e-1] * 5)]
+    small = [Counter(_serve("softmax", operators, 200, temperature=t))["small"] for t in (0.02, 0.5, 100.0)]
+    assert small[0] == 0
+    assert small[0] < small[1] < small[2]
+    assert small[2] == pytest.approx(100, abs=30)
+
+
+def test_a_forecast_is_made_once_for_each_history(monkeypatch):
+    """What did not change is not computed again; what did is."""
+    scheduler = make("ucb", **SETTING)
+    asked = []
+    original = scheduler.gains.belief.forecast
+    monkeypatch.setattr(
+        scheduler.gains.belief, "forecast", lambda key, *rest: asked.append(key) or original(key, *rest)
+    )
+    operators = [_operator("a", [1e-3] * 5), _operator("b", [1e-3] * 5)]
+    scheduler.pick(operators, 0)
+    scheduler.pick([replace(o, history=list(o.history)) for o in operators], 1)
+    assert asked == ["a", "b"]
+    scheduler.pick([operators[0], _operator("b", [1e-3] * 4 + [9e-4])], 2)
+    assert asked == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("history", "patience", "finished"),
+    [
+        ([2.0, 1.0, 1.0, 1.0], 2, True),
+        ([2.0, 1.0, 1.0, 1.0], 3, False),
+        ([2.0, 2.0], 2, False),
+        ([math.inf] * 4, 3, True),
+        ([math.inf, 1.0], 1, False),
+    ],
+)
+def test_an_operator_is_finished_after_long_without_improvement(history, patience, finished):
+    assert is_finished(_operator("a", history), patience) is finished
