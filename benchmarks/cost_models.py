@@ -3,11 +3,15 @@
     python -m benchmarks.cost_models --record 112    # measures 9 x 112 random programs
     python -m benchmarks.cost_models                 # trains and scores on the recording; a few minutes
 
-Each operator is held out in turn: a third of its programs is for testing, the others are learned in rounds of 16.
+An operator is held out: a third of its programs is for testing, the others are learned in rounds of 16.
   alone        TVM's method on the programs of this operator only
   stock        TVM's method and defaults: one model for all operators, trained from nothing when it has a fifth more
   retrained    the same, trained from nothing after every round
   incremental  ours: pre-trained on the other operators, fine-tuned on this one
+The settings of `incremental` were chosen on the first, third, fifth... operator of the recording, so only the others
+are held out here. `best_of_top` is the fastest of the 4 highest scores, relative to the fastest of all.
+The recording comes from a busy machine and is noisy: 40 programs of its first operator measured again kept the order
+of 87 % of their pairs.
 """
 
 from __future__ import annotations
@@ -114,9 +118,10 @@ def pre_train(name: str, others: list[Example]) -> bytes:
 
 
 def held_out(operators: dict[str, list[Example]], seeds: int) -> list[dict[str, Any]]:
-    """Accuracy on every operator as more of it is learned: mean over operators and seeds."""
+    """Accuracy on the operators no setting was chosen on, as more of each is learned: mean over them and seeds."""
     points: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
-    for operator, own in operators.items():
+    for operator in list(operators)[1::2]:
+        own = operators[operator]
         others = [example for name, examples in operators.items() if name != operator for example in examples]
         for name in MODELS:
             state = pre_train(name, [] if name == "alone" else others)
@@ -125,7 +130,7 @@ def held_out(operators: dict[str, list[Example]], seeds: int) -> list[dict[str, 
                 model.restore(state)
                 for seen, *figures in tune(model, own, np.random.default_rng(seed)):
                     points[name, seen].append(tuple(figures))
-        print(operator, flush=True)
+        print(f"held out: {operator}", flush=True)
     return [
         {
             "model": name,
@@ -188,7 +193,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=int, metavar="COUNT", help="programs to measure of each operator")
-    parser.add_argument("--seeds", type=int, default=3, help="orders in which an operator's programs are learned")
+    parser.add_argument("--seeds", type=int, default=4, help="orders in which an operator's programs are learned")
     options = parser.parse_args()
     if options.record:
         record(options.record, seed=0)
@@ -196,6 +201,7 @@ def main() -> None:
     operators = read()
     result = {
         "load": os.getloadavg(),
+        "seeds": options.seeds,
         "training": training_seconds(operators),
         "held_out": held_out(operators, options.seeds),
     }

@@ -1,4 +1,4 @@
-"""The default sampler: adaptive importance sampling, the ensemble's answer in a fortieth of its time.
+"""The default sampler: adaptive importance sampling, the ensemble's answer in a small part of its time.
 
 The posterior has two to four parameters in a box and is cheap to evaluate for hundreds of them at once, where a
 chain needs a thousand evaluations one after another. So: draws spread evenly over the box; draws around the least

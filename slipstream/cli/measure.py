@@ -10,9 +10,9 @@ import click
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
+    check_rpc,
     constant_option,
     make_measurer,
-    parse_address,
     parse_constants,
     parse_shapes,
     rpc_options,
@@ -90,8 +90,7 @@ def measure(
     from slipstream.cli.progress import stages
 
     parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
-    if rpc is not None:
-        parse_address(rpc)
+    check_rpc(rpc, rpc_key)
 
     def read(progress: Any) -> tuple[Target, list[_Operator]]:
         if not model.endswith(".pt2"):

@@ -25,9 +25,25 @@ _STAGES = ("import", "prepare", "extract")
 @shape_option
 @constant_option
 @target_option
+@click.option("--families", is_flag=True, help="Show which operators share what tuning finds, and the prior of each.")
+@click.option(
+    "--family-mode",
+    default="anchor",
+    show_default=True,
+    metavar="anchor|sequence|sketch",
+    help="How --families groups: by the main operator, by the whole sequence, or by identical sketches.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
-def operators(model: str, shapes: tuple[str, ...], constants: tuple[str, ...], target: str, as_json: bool) -> None:
+def operators(
+    model: str,
+    shapes: tuple[str, ...],
+    constants: tuple[str, ...],
+    target: str,
+    families: bool,
+    family_mode: str,
+    as_json: bool,
+) -> None:
     """List the operators of MODEL: each distinct fused function once, with its share of the arithmetic."""
     from slipstream.cli.guard import run_guarded
     from slipstream.cli.progress import stages
@@ -48,11 +64,18 @@ def operators(model: str, shapes: tuple[str, ...], constants: tuple[str, ...], t
         progress("prepare")
         prepared, _ = prepare(loaded.module, resolved)
         progress("extract")
-        return [_row(operator) for operator in extract_operators(prepared)]
+        extracted = extract_operators(prepared)
+        rows = [_row(operator) for operator in extracted]
+        return _with_families(rows, extracted, resolved, family_mode) if families else rows
 
     with stages(f"reading {model}", _STAGES) as show:
         rows = run_guarded(work, show)
-    _print_json(rows) if as_json else _print_table(rows)
+    if as_json:
+        _print_json(rows)
+    elif families:
+        _print_families(rows)
+    else:
+        _print_table(rows)
 
 
 def _row(operator: Any) -> dict[str, Any]:
@@ -64,6 +87,39 @@ def _row(operator: Any) -> dict[str, Any]:
         "bytes": operator.bytes,
         "shapes": operator.shapes,
     }
+
+
+def _with_families(rows: list[dict[str, Any]], operators: list[Any], target: Any, mode: str) -> list[dict[str, Any]]:
+    from slipstream.diffusion.families import Member, find_families
+    from slipstream.program.space import Space
+
+    members = [Member(operator, Space(operator.key, operator.func, target)) for operator in operators]
+    found = {
+        key: {"family": number, "prior": family.prior, "similarity": family.similarity[key]}
+        for number, family in enumerate(find_families(members, mode))
+        for key in family.members
+    }
+    return [{**row, **found[row["key"]]} for row in rows]
+
+
+def _print_families(rows: list[dict[str, Any]]) -> None:
+    from slipstream.cli.tables import print_table
+
+    table = []
+    for number in sorted({row["family"] for row in rows}):
+        family = [row for row in rows if row["family"] == number]
+        # The prior first, then those it is most like.
+        for row in sorted(family, key=lambda r: (r["key"] != r["prior"], -r["similarity"])):
+            if len(family) == 1:
+                role = "alone: no other operator is like it"
+            elif row["key"] == row["prior"]:
+                role = "prior: tuned first, the most like all others"
+            else:
+                role = "posterior: starts from the prior's tiles"
+            table.append((str(number + 1), row["name"], role, f"{row['similarity']:.3f}"))
+    print_table(("family", "operator", "role", "mean similarity"), table, numeric=1)
+    alone = sum(1 for row in rows if sum(r["family"] == row["family"] for r in rows) == 1)
+    click.echo(f"{len(rows)} operators in {len({r['family'] for r in rows})} families, {alone} of them alone")
 
 
 def _print_json(rows: list[dict[str, Any]]) -> None:

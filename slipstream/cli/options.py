@@ -56,14 +56,26 @@ def make_measurer(
     target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
 ) -> Measurer:
     """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
-    if rpc is None and rpc_key is None:
+    where = check_rpc(rpc, rpc_key)
+    if where is None or rpc_key is None:
         from slipstream.measure import LocalMeasurer
 
         return LocalMeasurer(target, references)
+    from slipstream.measure.rpc import RpcMeasurer
+
+    return RpcMeasurer(*where, rpc_key, target, references=references)
+
+
+def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
+    """The tracker's host and port if there is one with such devices; None if this machine is meant.
+
+    Quick and without TVM: a command calls it before anything that takes time.
+    """
+    if rpc is None and rpc_key is None:
+        return None
     if rpc is None or rpc_key is None:
         given, missing = ("--rpc-key", "--rpc HOST:PORT") if rpc is None else ("--rpc", "--rpc-key NAME")
         raise TargetError(f"{given} needs {missing} with it: the tracker's address and the key of its devices")
-    from slipstream.measure.rpc import RpcMeasurer
     from slipstream.measure.rpc_tracker import Tracker
 
     host, port = parse_address(rpc)
@@ -75,7 +87,7 @@ def make_measurer(
             f"the tracker at {rpc} has no device with the key {rpc_key!r} ({known}): start one with "
             f"'python -m slipstream.measure.rpc_server --tracker {rpc} --key {rpc_key}'"
         )
-    return RpcMeasurer(host, port, rpc_key, target, references=references)
+    return host, port
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.errors import one_line_errors
+from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     constant_option,
@@ -20,7 +20,6 @@ from slipstream.cli.options import (
     threads_option,
 )
 from slipstream.cli.tvm_import import import_tvm_without_torch
-from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
@@ -148,8 +147,12 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> No
         with make_view(mode) as view:
             result = work(view)
     except KeyboardInterrupt:
+        from slipstream.session.directory import SESSION
+
+        if not (directory / SESSION).exists():
+            raise  # nothing has begun
         said = f"interrupted; everything measured is kept: slipstream resume {directory} goes on"
-        raise SlipstreamError(said) from None
+        fail(said, INTERRUPTED, "", debug=False)
     if mode == "json":
         return
     from rich.console import Console

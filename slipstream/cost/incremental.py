@@ -21,10 +21,11 @@ from slipstream.cost.types import Example, Features
 if TYPE_CHECKING:
     from xgboost import Booster
 
-_SETTINGS = {"max_depth": 6, "gamma": 0.001, "min_child_weight": 0.0, "eta": 0.2, "max_bin": 64}
+# Shallower and more cautious than TVM's: trees that are added to fit a few noisy examples overfit easily.
+_SETTINGS = {"max_depth": 6, "gamma": 0.001, "min_child_weight": 0.0, "lambda": 5.0, "eta": 0.1, "max_bin": 64}
 _LEAST_NEW = 8
-_MOST_REPLAYED = 256
-_FINE_TUNING_TREES = 10
+_MOST_REPLAYED = 512
+_FINE_TUNING_TREES = 4
 _REFIT_GROWTH = 2.0
 _REFIT_TREES = 100
 _MOST_REFITTED = 4096

@@ -23,9 +23,9 @@ def layout_of(func: tirx.PrimFunc) -> Layout:
 def build_reference(func: tirx.PrimFunc, target: Target, *, plain: bool) -> Callable[..., None]:
     """The function to compare with: its default program, or `plain`, as it is."""
     scheduled = func if plain else schedule_default(func, target)
-    function: Callable[..., None] = generate(
-        lower(tvm.IRModule({"main": scheduled}), target, prepack=False), target
-    )["main"]
+    function: Callable[..., None] = generate(lower(tvm.IRModule({"main": scheduled}), target, prepack=False), target)[
+        "main"
+    ]
     return function
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.connection import wait
 from types import TracebackType
 
@@ -32,9 +32,10 @@ class RpcMeasurer:
     """A `Measurer` for the devices registered under `key` with the tracker at `host`:`port`.
 
     Up to `devices` of them are used at once, and `builders` processes build. `target` is what the devices are;
-    libraries are linked here, so they must have this machine's architecture. TVM's RPC runs any code it is sent
-    and encrypts nothing: use it on loopback or a network you trust (docs/remote-devices.md). Raises `DeviceError`
-    if there is no tracker; servers may come and go.
+    libraries are linked here, so they must have this machine's architecture. Programs of the operators in
+    `references` (key -> the unscheduled function, see `reference_text`) are checked before they are timed.
+    TVM's RPC runs any code it is sent and encrypts nothing: use it on loopback or a network you trust
+    (docs/remote-devices.md). Raises `DeviceError` if there is no tracker; servers may come and go.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class RpcMeasurer:
         devices: int = 2,
         builders: int | None = None,
         settings: RpcSettings | None = None,
+        references: Mapping[str, str] | None = None,
     ) -> None:
         if target.architecture != platform.machine():
             raise TargetError(f"cannot link for {target.architecture} on this {platform.machine()} machine")
@@ -55,15 +57,19 @@ class RpcMeasurer:
         options = DeviceOptions(host, port, key, settings)
         self._nursery = Nursery()
         self._devices = DevicePool(self._nursery, options, devices, target.threads)
-        self._builders = BuilderPool(self._nursery, target, builders or available_cores(), settings.build_timeout)
+        self._builders = BuilderPool(self._nursery, target, builders or available_cores(), settings, references or {})
+        self.best: dict[str, Measurement] = {}
         self._measuring = False
 
     def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
         """One measurement for each program, as they become known. One call at a time."""
+        return self._measure(programs, self.best)
+
+    def _measure(self, programs: Iterable[Candidate], best: dict[str, Measurement]) -> Iterator[Measurement]:
         if self._measuring:
             raise RuntimeError("this measurer is measuring already: finish or close that iterator first")
         self._measuring = True
-        work = Round(iter(programs))
+        work = Round(iter(programs), best)
         try:
             while True:
                 while work.done:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
-
 from slipstream.artifact.linker import link
-from slipstream.measure.arena import Array, aligned, numpy_type
+from slipstream.measure.arena import aligned, numpy_type
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.limits import limit_memory
 from slipstream.measure.lowering import Lowered, arguments_of, generate, lower, read_module
-from slipstream.measure.rpc_messages import BuilderOptions, BuildFailed, BuildJob, Built, packed_path
+from slipstream.measure.rpc_messages import Arguments, BuilderOptions, BuildFailed, BuildJob, Built, packed_path
+from slipstream.measure.rpc_values import read_values, write_values
 from slipstream.measure.types import FailureKind
 from slipstream.target import Target
 from slipstream.threads import use_threads
@@ -52,7 +50,7 @@ def _build(job: BuildJob, target: Target) -> Built:
     lowered = lower(mod, target)
     if job.reference:
         _provide_values(job, target)
-        _pack_weights(job, lowered)
+        _pack_weights(job, lowered, tuple(arguments))
     # Weights arrive packed, as they do in the finished model.
     for packing in lowered.packings:
         arguments[packing.index] = (arguments[packing.index][0], packing.shape)
@@ -72,8 +70,7 @@ def _build(job: BuildJob, target: Target) -> Built:
 
 def _provide_values(job: BuildJob, target: Target) -> None:
     """Make the operator's inputs and expected results unless some builder has done so."""
-    path = Path(job.values)
-    if path.exists():
+    if Path(job.values).exists():
         return
     try:
         func = read_module(job.reference)["main"]
@@ -84,18 +81,14 @@ def _provide_values(job: BuildJob, target: Target) -> None:
     except Exception as error:
         text = f"the operator itself could not be run to compare with: {_last_line(error)}"
         raise _ReferenceError(text) from error
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    with unfinished.open("wb") as file:
-        np.savez(file, *[array.view(np.uint8) if array.ndim else array for array in arrays])
-    unfinished.rename(path)
+    write_values(job.values, dict(enumerate(arrays)))
 
 
-def read_values(path: str, arguments: list[tuple[str, tuple[int, ...]]]) -> list[Array]:
-    raise NotImplementedError
-
-
-def _pack_weights(job: BuildJob, lowered: Lowered) -> None:
-    raise NotImplementedError
+def _pack_weights(job: BuildJob, lowered: Lowered, arguments: Arguments) -> None:
+    """Write the weights in the order in which this program reads them."""
+    if lowered.packings:
+        values = read_values(job.values, arguments)
+        write_values(packed_path(job.output), {p.index: p(values[p.index]) for p in lowered.packings})
 
 
 def _last_line(error: Exception) -> str:

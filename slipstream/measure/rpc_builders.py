@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 
-from slipstream.measure.rpc_messages import BuildFailed, BuildJob, Built
+from slipstream.measure.rpc_messages import BuilderOptions, BuildFailed, BuildJob, Built, RpcSettings
 from slipstream.measure.rpc_nursery import Nursery, Worker
 from slipstream.measure.rpc_trials import Round, Trial
+from slipstream.measure.trial import MEMORY_WORDS
 from slipstream.measure.types import Candidate, Failure, FailureKind
 from slipstream.target import Target
 
@@ -37,11 +39,14 @@ class _Builder:
 class BuilderPool:
     """Up to `size` processes that build. One that dies or takes too long costs its program only."""
 
-    def __init__(self, nursery: Nursery, target: Target, size: int, timeout: float) -> None:
+    def __init__(
+        self, nursery: Nursery, target: Target, size: int, settings: RpcSettings, references: Mapping[str, str]
+    ) -> None:
         self._nursery = nursery
         # A copy: what TVM made of the target stays in this process.
-        self._target = Target(target.architecture, target.cpu, target.features, target.disabled, target.threads)
-        self._timeout = timeout
+        self._options = BuilderOptions(replace(target), settings.memory_bytes)
+        self._timeout = settings.build_timeout
+        self._references = dict(references)
         self._builders: list[_Builder] = []
         self._count = 0
         self.size = size
@@ -55,13 +60,16 @@ class BuilderPool:
         """Start building. There must be room: `busy` below `size`."""
         builder = next((b for b in self._builders if b.trial is None), None)
         if builder is None:
-            builder = _Builder(self._nursery.start("build", self._target))
+            builder = _Builder(self._nursery.start("build", self._options))
             self._builders.append(builder)
         self._count += 1
         library = self._nursery.directory / f"program-{self._count}.so"
-        builder.trial = Trial(program, library, time.time())
+        reference = self._references.get(program.operator, "")
+        name = f"values-{hashlib.sha256(program.operator.encode()).hexdigest()}"
+        values = str(self._nursery.directory / name) if reference else ""
+        builder.trial = Trial(program, library, time.time(), values)
         builder.deadline = time.monotonic() + self._timeout
-        builder.worker.send(BuildJob(program.module, str(library)))
+        builder.worker.send(BuildJob(program.module, str(library), reference, values))
 
     def watched(self) -> list[Watched]:
         return [
@@ -78,16 +86,21 @@ class BuilderPool:
         try:
             message: Built | BuildFailed = builder.worker.connection.recv()
         except (EOFError, OSError):
-            self._end(builder, work, FailureKind.CRASH, "the compiler crashed")
+            said = builder.worker.last_lines()
+            if any(word in said for word in MEMORY_WORDS):
+                self._end(builder, work, FailureKind.OUT_OF_MEMORY, "the compiler ran out of memory")
+            else:
+                self._end(builder, work, FailureKind.CRASH, "the compiler crashed")
             return
         trial, builder.trial, builder.deadline = builder.trial, None, NEVER
         assert trial is not None
         trial.build_seconds = message.seconds
         if isinstance(message, BuildFailed):
-            failure = Failure(FailureKind.BUILD_ERROR, message.message, builder.worker.last_lines())
+            failure = Failure(message.kind, message.message, builder.worker.last_lines())
             work.finish(trial, trial.measurement(failure=failure))
             return
         trial.arguments, trial.fingerprint = message.arguments, message.fingerprint
+        trial.written, trial.packed = message.written, message.packed
         trial.link_seconds = message.link_seconds
         work.built(trial)
 

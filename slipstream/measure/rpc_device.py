@@ -18,7 +18,8 @@ import numpy as np
 import tvm
 from tvm import rpc
 
-from slipstream.measure.arena import Slot, random_values
+from slipstream.measure.arena import Array, Slot, disagreement, numpy_type, random_values
+from slipstream.measure.guarded import poison
 from slipstream.measure.rpc_messages import (
     Acquiring,
     Arguments,
@@ -34,8 +35,12 @@ from slipstream.measure.rpc_messages import (
     RunFailed,
     RunJob,
     Running,
+    Wrong,
+    packed_path,
 )
 from slipstream.measure.rpc_tracker import Grant, Tracker
+from slipstream.measure.rpc_values import read_values
+from slipstream.measure.sampling import Samples, race
 
 _PAUSE_S = 0.5
 _OPERATORS_KEPT = 4
@@ -72,7 +77,7 @@ def _use(connection: Connection, session: _Session, settings: RpcSettings) -> bo
             connection.send(Returned())
             return True
         try:
-            answer: Ran | RunFailed = _measure(connection, session, job)
+            answer: Ran | Wrong | RunFailed = _measure(connection, session, job)
         except Exception as error:
             if not session.answers():
                 connection.send(Lost(_last_line(error)))
@@ -82,16 +87,27 @@ def _use(connection: Connection, session: _Session, settings: RpcSettings) -> bo
         connection.send(answer)
 
 
-def _measure(connection: Connection, session: _Session, job: RunJob) -> Ran:
+def _measure(connection: Connection, session: _Session, job: RunJob) -> Ran | Wrong:
     connection.send(Preparing())
     started = time.monotonic()
-    evaluate = session.upload(job)
+    module = session.upload(job)
     uploaded = time.monotonic()
-    inputs = session.inputs(job)
+    arguments = session.arguments(job)
     connection.send(Running())
     running = time.monotonic()
-    samples = tuple(float(seconds) for seconds in evaluate(*inputs).results)
-    return Ran(samples, time.monotonic() - running, uploaded - started, running - uploaded)
+    if job.values:
+        module["main"](*arguments)
+        if wrong := session.find_fault(job, arguments):
+            return Wrong(wrong)
+    samples = session.time(module, arguments, job.best)
+    return Ran(
+        samples.seconds,
+        samples.stopped_early,
+        verified=bool(job.values),
+        seconds=time.monotonic() - running,
+        upload_seconds=uploaded - started,
+        allocate_seconds=running - uploaded,
+    )
 
 
 def _acquire(connection: Connection, options: DeviceOptions) -> _Session:
@@ -123,7 +139,9 @@ class _Session:
         self._opened = time.monotonic()
         self._remote = rpc.connect(grant.host, grant.port, grant.match_key, settings.longest_session)
         self._device = self._remote.cpu()
-        self._inputs: OrderedDict[tuple[str, Arguments], list[Any]] = OrderedDict()
+        # By operator and what it takes: the values, and those of them that are on the device.
+        self._values: OrderedDict[tuple[str, Arguments], dict[int, Array]] = OrderedDict()
+        self._inputs: dict[tuple[str, Arguments], dict[int, Any]] = {}
 
     def age(self) -> float:
         return time.monotonic() - self._opened
@@ -140,12 +158,23 @@ class _Session:
         return True
 
     def upload(self, job: RunJob) -> Any:
-        """Put a program on the device. What comes back times it, given its inputs."""
+        """Put a program on the device."""
         self._remote.upload(job.path)
-        module = self._remote.load_module(Path(job.path).name)
-        settings = self._settings
-        shortest = round(settings.sample_seconds * 1e3)
-        return module.time_evaluator("main", self._device, number=1, repeat=settings.samples, min_repeat_ms=shortest)
+        return self._remote.load_module(Path(job.path).name)
+
+    def time(self, module: Any, arguments: list[Any], best: float) -> Samples:
+        """Race the program against `best`, by the clock of the device: what the network adds is not the program's."""
+        spent = 0.0
+
+        def sample(number: int, repeat: int) -> list[float]:
+            nonlocal spent
+            evaluate = module.time_evaluator("main", self._device, number=number, repeat=repeat)
+            seconds = [float(result) for result in evaluate(*arguments).results]
+            spent += number * sum(seconds)
+            return seconds
+
+        racing = self._settings.racing
+        return race(lambda: sample(1, 1), sample, min(sample(1, 1)), best, racing, clock=lambda: spent)
 
     def remove(self, job: RunJob) -> None:
         """Remove a program's file from the device."""
@@ -158,17 +187,51 @@ class _Session:
         with suppress(Exception):  # the other side may be gone
             self._remote._sess.get_function("CloseRPCConnection")()
 
-    def inputs(self, job: RunJob) -> list[Any]:
-        """Random values on the device, the same for every program of the operator that takes the same arguments."""
+    def arguments(self, job: RunJob) -> list[Any]:
+        """The program's arguments on the device. Inputs are the same for every program of the operator."""
         key = (job.operator, job.arguments)
-        if key not in self._inputs:
-            while len(self._inputs) >= _OPERATORS_KEPT:
-                self._inputs.popitem(last=False)
-            rng = np.random.default_rng(0)
-            slots = [Slot(shape, dtype, written=False, offset=0) for dtype, shape in job.arguments]
-            self._inputs[key] = [tvm.runtime.tensor(random_values(slot, rng), self._device) for slot in slots]
-        self._inputs.move_to_end(key)
-        return self._inputs[key]
+        if key not in self._values:
+            while len(self._values) >= _OPERATORS_KEPT:
+                self._inputs.pop(self._values.popitem(last=False)[0], None)
+            self._values[key] = read_values(job.values, job.arguments) if job.values else _random_inputs(job)
+        self._values.move_to_end(key)
+        inputs = self._inputs.setdefault(key, {})
+        packed = read_values(packed_path(job.path), job.arguments) if job.values and job.packed else {}
+        tensors = []
+        for index, (dtype, shape) in enumerate(job.arguments):
+            if index in job.written:
+                result = np.empty(shape, numpy_type(dtype))
+                poison(result)
+                tensors.append(tvm.runtime.tensor(result, self._device))
+            elif index in packed:
+                tensors.append(tvm.runtime.tensor(packed[index], self._device))
+            else:
+                if index not in inputs:
+                    inputs[index] = tvm.runtime.tensor(self._values[key][index], self._device)
+                tensors.append(inputs[index])
+        return tensors
+
+    def find_fault(self, job: RunJob, arguments: list[Any]) -> str:
+        """What is wrong with the program's first run, or nothing."""
+        key = (job.operator, job.arguments)
+        for index, expected in self._values[key].items():
+            if index in job.packed:
+                continue
+            actual = arguments[index].numpy()
+            if index in job.written:
+                if wrong := disagreement(actual, expected, self._settings.tolerance):
+                    return wrong
+            elif actual.tobytes() != expected.tobytes():
+                del self._inputs[key]
+                return f"changed argument {index}, which is an input"
+        return ""
+
+
+def _random_inputs(job: RunJob) -> dict[int, Array]:
+    """Values for an operator nobody gave a reference for."""
+    rng = np.random.default_rng(0)
+    slots = [Slot(shape, dtype, written=False, offset=0) for dtype, shape in job.arguments]
+    return {index: random_values(slot, rng) for index, slot in enumerate(slots)}
 
 
 def _last_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from slipstream.measure.rpc_messages import (
     RunFailed,
     RunJob,
     Running,
+    Wrong,
 )
 from slipstream.measure.rpc_nursery import Nursery, Worker
 from slipstream.measure.rpc_tracker import DeviceError, Tracker
@@ -76,7 +77,7 @@ class DevicePool:
             for trial in work.waiting:
                 if device.address not in trial.tried_on or not connected - trial.tried_on:
                     work.waiting.remove(trial)
-                    self._run(device, trial)
+                    self._run(device, trial, work.seconds_of_best(trial.program.operator))
                     break
 
     def watched(self) -> list[Watched]:
@@ -108,10 +109,20 @@ class DevicePool:
             self._devices.remove(device)
             self._nursery.dismiss(device.worker)
 
-    def _run(self, device: _Device, trial: Trial) -> None:
+    def _run(self, device: _Device, trial: Trial, best: float) -> None:
         device.trial = trial
         device.deadline = time.monotonic() + self._settings.device_timeout
-        device.worker.send(RunJob(trial.program.operator, str(trial.library), trial.arguments))
+        device.worker.send(
+            RunJob(
+                trial.program.operator,
+                str(trial.library),
+                trial.values,
+                trial.arguments,
+                trial.written,
+                trial.packed,
+                best,
+            )
+        )
 
     def _hear(self, device: _Device, work: Round) -> None:
         try:
@@ -136,13 +147,20 @@ class DevicePool:
                 device.deadline = now + self._settings.device_timeout
             case Running():
                 device.running_since, device.deadline = now, now + self._settings.run_timeout
-            case Ran(samples, seconds, upload_seconds, allocate_seconds):
-                trial = _release(device, seconds)
-                work.finish(trial, trial.measurement(samples, None, allocate_seconds, upload_seconds))
-            case RunFailed(text):
+            case Ran():
+                trial = _release(device, message.seconds)
+                measurement = trial.measurement(
+                    message.samples,
+                    stopped_early=message.stopped_early,
+                    verified=message.verified,
+                    allocate_seconds=message.allocate_seconds,
+                    overhead_seconds=message.upload_seconds,
+                )
+                work.finish(trial, measurement)
+            case Wrong(text) | RunFailed(text):
                 trial = _release(device, 0.0 if device.running_since is None else now - device.running_since)
-                failure = Failure(FailureKind.RUN_ERROR, text, device.worker.last_lines())
-                work.finish(trial, trial.measurement(failure=failure))
+                kind = FailureKind.WRONG_RESULT if isinstance(message, Wrong) else FailureKind.RUN_ERROR
+                work.finish(trial, trial.measurement(failure=Failure(kind, text, device.worker.last_lines())))
             case Lost(text):
                 self._lose(device, work, Mishap.BROKE, text)
 

@@ -191,9 +191,11 @@ class Lost:
     message: str
 
 
-def packed_path(library: str, argument: int) -> str:
-    """Where the packed weight at position `argument` lies."""
-    return f"{library}.{argument}.npy"
+def packed_path(library: str) -> str:
+    """Where the packed weights of a program lie."""
+    return f"{library}.packed"
 
 
-DeviceMessage = Acquiring | Connecting | Connected | Released | Returned | Preparing | Running | Ran | Wrong | RunFailed | Lost
+DeviceMessage = (
+    Acquiring | Connecting | Connected | Released | Returned | Preparing | Running | Ran | Wrong | RunFailed | Lost
+)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from slipstream.measure.rpc_messages import Arguments
+from slipstream.measure.rpc_messages import Arguments, packed_path
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
 _TO_BE_SURE = 2
@@ -41,12 +42,19 @@ class Trial:
     program: Candidate
     library: Path
     started_at: float
+    values: str = ""
     arguments: Arguments = ()
+    written: tuple[int, ...] = ()
+    packed: tuple[int, ...] = ()
     fingerprint: str = ""
     build_seconds: float = 0.0
     link_seconds: float = 0.0
     run_seconds: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
+
+    def remove_files(self) -> None:
+        self.library.unlink(missing_ok=True)
+        Path(packed_path(str(self.library))).unlink(missing_ok=True)
 
     @property
     def tried_on(self) -> set[str]:
@@ -56,6 +64,9 @@ class Trial:
         self,
         samples: tuple[float, ...] = (),
         failure: Failure | None = None,
+        *,
+        stopped_early: bool = False,
+        verified: bool = False,
         allocate_seconds: float = 0.0,
         overhead_seconds: float = 0.0,
     ) -> Measurement:
@@ -63,6 +74,8 @@ class Trial:
             self.program,
             samples,
             failure,
+            stopped_early=stopped_early,
+            verified=verified,
             build_seconds=self.build_seconds,
             load_seconds=self.link_seconds,
             allocate_seconds=allocate_seconds,
@@ -77,6 +90,8 @@ class Round:
     """One call of `measure`: what waits for a device, what is known, and which programs are the same."""
 
     source: Iterator[Candidate]
+    # The fastest program of each operator; the measurer's own.
+    best: dict[str, Measurement] = field(default_factory=dict)
     waiting: deque[Trial] = field(default_factory=deque)
     done: deque[Measurement] = field(default_factory=deque)
     exhausted: bool = False
@@ -106,14 +121,19 @@ class Round:
         if first is program:
             self.waiting.append(trial)
             return
-        trial.library.unlink(missing_ok=True)
+        trial.remove_files()
         self._same[program.module] = first.module
         for twin in (program, *self._twins.pop(program.module)):
             self.is_new(twin)
 
+    def seconds_of_best(self, operator: str) -> float:
+        """The median of the operator's best program; infinite if there is none."""
+        best = self.best.get(operator)
+        return best.median if best else math.inf
+
     def finish(self, trial: Trial, measurement: Measurement) -> None:
         """All there is to know about a program."""
-        trial.library.unlink(missing_ok=True)
+        trial.remove_files()
         self.answer(measurement)
 
     def answer(self, measurement: Measurement) -> None:
@@ -121,6 +141,9 @@ class Round:
         module = measurement.program.module
         self._known[module] = measurement
         self.done.append(measurement)
+        operator = measurement.program.operator
+        if measurement.median < self.seconds_of_best(operator):
+            self.best[operator] = measurement
         twins = self._twins.pop(module, [])
         self.done.extend(replace(measurement, program=twin, duplicate=True) for twin in twins)
 

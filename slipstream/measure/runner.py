@@ -58,11 +58,11 @@ class Runner:
     @contextmanager
     def quiet(self, building: list[Trial]) -> Iterator[None]:
         """Nothing else of ours runs in here: references are waited for, builders stand still meanwhile."""
+        self._references.wait(self.server)
         workers = [trial.worker for trial in building if trial.worker is not None]
         self.server.pause(workers)
         began = time.monotonic()
         try:
-            self._references.wait(self.server)
             self._time_probe()
             yield
         finally:

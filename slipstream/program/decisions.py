@@ -196,8 +196,10 @@ def to_json(decisions: Decisions) -> str:
 def from_json(text: str) -> Decisions:
     try:
         values = json.loads(text)
+        if not isinstance(values, list):
+            raise ValueError("a list is needed")
         return tuple(tuple(map(_whole, value)) if isinstance(value, list) else _whole(value) for value in values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise IllegalDecisionError(f"not the decisions of a program: {error}") from None
 
 

@@ -10,6 +10,7 @@ from slipstream.schedulers.types import OperatorState
 
 # The curves of so many similar operators are looked at, those with the most trials first.
 _RELATIVES = 3
+_NEWS = 0.5
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Gains:
         relatives = self._relatives(operator, by_key)
         if operator.trials == 0 and not relatives:
             return 1.0
-        return self._forecast(operator, relatives).latency_cut
+        forecast = self._forecast(operator, relatives).latency_cut
+        # What a relative has found since is worth trying here: taken to carry over by half.
+        return max(forecast, _NEWS * operator.news) if self.count_followers else forecast
 
     def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
         lengths = tuple((relative.key, self._useful(operator, relative)) for relative in relatives)

@@ -22,6 +22,7 @@ class OperatorState:
     numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
     `seconds` is the tuning time it has used. `finished` operators must not be picked. `followers` are the operators
     that would profit if this one improved (the posteriors of a prior): key -> their seconds per call times weight.
+    `news` is the share by which a similar operator has improved since this one last had a slot.
     """
 
     key: str
@@ -33,6 +34,7 @@ class OperatorState:
     finished: bool = False
     similar: Sequence[str] = ()
     followers: dict[str, float] = field(default_factory=dict)
+    news: float = 0.0
 
     @property
     def best(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.errors import SlipstreamError
 from slipstream.search.types import Search
 
-NAMES = ("evolutionary", "random")
+NAMES = ("diffusion", "evolutionary", "random")
 
 
 class SearchError(SlipstreamError):
@@ -14,6 +14,10 @@ class SearchError(SlipstreamError):
 
 def make(name: str, *, threads: int, population: int = 512, generations: int = 4) -> Search:
     """The search called `name` (see `NAMES`); `population` and `generations` are those of evolutionary search."""
+    if name == "diffusion":
+        from slipstream.search.diffusion import Diffusion
+
+        return Diffusion()
     if name == "random":
         from slipstream.search.random import Random
 

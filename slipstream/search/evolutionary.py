@@ -38,6 +38,8 @@ class Evolutionary:
     """Searches MetaSchedule's sketches. With more than one thread TVM shares the work out as threads come free, so
     that only `threads=1` proposes the same programs every time."""
 
+    uses_score = True
+
     def __init__(self, threads: int, evolution: Evolution | None = None) -> None:
         self._threads = threads
         self._evolution = evolution or Evolution()

@@ -16,6 +16,8 @@ _ATTEMPTS_EACH = 20
 class Random:
     """Draws from all sketches of the operator alike."""
 
+    uses_score = False
+
     def propose(self, question: Question) -> list[Realized]:
         space, rng = question.space, np.random.default_rng(question.seed)
         if not space.sketches:

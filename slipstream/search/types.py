@@ -21,10 +21,20 @@ Score = Callable[[Sequence[Features]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Measured:
-    """A program and the seconds it took; infinite if it failed."""
+    """A program, the seconds it took (infinite if it failed) and the slot in which it was proposed."""
 
     program: Program
     seconds: float
+    slot: int = -1
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Another operator of the family and what is known of it; `similarity` is 1 for equal shapes."""
+
+    operator: str
+    similarity: float
+    measured: Sequence[Measured]
 
 
 @dataclass(frozen=True)
@@ -36,10 +46,13 @@ class Question:
     seed: int
     measured: Sequence[Measured]
     score: Score
+    relatives: Sequence[Relative] = ()
 
 
 class Search(Protocol):
-    """Proposes programs of an operator."""
+    """Proposes programs of an operator. One that never asks for a `score` spares the session the cost model."""
+
+    uses_score: bool
 
     def propose(self, question: Question) -> list[Realized]:
         """At most `count` new programs, the most promising first; none if there is nothing left to try."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slipstream.errors import SlipstreamError
 from slipstream.session.events import Remaining
+
+if TYPE_CHECKING:
+    from slipstream.store import SessionRecord, Store
+
+BUDGET = "budget"  # the name under which the budget of a resumed session is kept
 
 _UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|us|µs|min|s|m|h|d)?", re.IGNORECASE)
@@ -82,3 +89,9 @@ class Budget:
 
     def to_json(self) -> dict[str, float | int | None]:
         return {"seconds": self.seconds, "trials": self.trials, "until_latency": self.until_latency}
+
+
+def budget_of(store: Store, record: SessionRecord) -> Budget:
+    """The budget a session has: the one given when it was last resumed, or else when it was begun."""
+    resumed = store.state(record.id, BUDGET)
+    return Budget(**(json.loads(resumed[1]) if resumed else record.options["budget"]))

@@ -9,7 +9,10 @@ from typing import Any
 
 
 class Interrupt:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted instead of raised; a second one is as always."""
+    """While entered, SIGINT, SIGTERM and SIGHUP are noted; a second one raises KeyboardInterrupt.
+
+    One that is ignored, as nohup and background jobs ignore some, stays ignored.
+    """
 
     def __init__(self) -> None:
         self._asked = False
@@ -18,7 +21,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from slipstream.cost.types import CostModel, Example
@@ -20,11 +21,11 @@ from slipstream.measure.types import Candidate, Measurement, Measurer
 from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program, Realized, Space
-from slipstream.schedulers.types import Scheduler
-from slipstream.search.types import Measured, Question, Search
+from slipstream.schedulers.types import OperatorState, Scheduler
+from slipstream.search.types import Measured, Question, Relative, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot, Watcher
-from slipstream.session.loop_records import DEFAULTS, finite, is_default, numbered, record_of, slot_seed, trial_of
+from slipstream.session.loop_records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
 from slipstream.session.track import Track, Tracks
 from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
@@ -41,16 +42,19 @@ class Room:
 
     operator: Operator
     space: Space
-    measured: dict[tuple[str, Any], float] = field(default_factory=dict)
-    programs: dict[tuple[str, Any], Program] = field(default_factory=dict)
+    measured: dict[tuple[str, Any], Measured] = field(default_factory=dict)
 
-    def note(self, program: Program, seconds: float) -> None:
-        known = self.measured.get(program.identity, math.inf)
-        self.measured[program.identity] = min(known, seconds)
-        self.programs.setdefault(program.identity, program)
+    def note(self, program: Program, seconds: float, slot: int) -> None:
+        known = self.measured.get(program.identity)
+        if known is None or seconds < known.seconds:
+            self.measured[program.identity] = Measured(program, seconds, slot)
 
     def known(self) -> list[Measured]:
-        return [Measured(self.programs[identity], seconds) for identity, seconds in self.measured.items()]
+        return list(self.measured.values())
+
+    def seconds(self, program: Program) -> float:
+        known = self.measured.get(program.identity)
+        return known.seconds if known else math.inf
 
 
 class Session:
@@ -75,19 +79,25 @@ class Session:
         stop: Callable[[], bool] = lambda: False,
         clock: Clock = time.monotonic,
         elapsed: float = 0.0,
+        kin: Mapping[str, Sequence[tuple[str, float]]] = MappingProxyType({}),
+        elders: Mapping[str, Sequence[Relative]] = MappingProxyType({}),
+        priors: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.store, self.session, self.hardware = store, session, hardware
         self.rooms, self.tracks, self.measurer = rooms, tracks, measurer
         self.scheduler, self.search, self.cost = scheduler, search, cost
         self.settings, self.budget, self.snapshot = settings, budget, snapshot
+        self.kin, self.elders, self.priors = kin, elders, priors
+        self._heard: dict[str, dict[str, float]] = {}
         self._watcher, self._stop, self._clock = watcher, stop, clock
         self._began = clock() - elapsed
         self._next_slot = 0
         self._saved_at, self._save_seconds = clock(), 0.0
         self._sketches: dict[str, Sketch] = {}
-        self._default_slots: set[int] = set()
+        self._default_slots: dict[int, str] = {}
         self._with_defaults: set[str] = set()
         self._open: dict[tuple[int, int], Program] = {}
+        self._measured: set[tuple[int, int]] = set()
         self.reserve: Callable[[], float] = lambda: 0.0
 
     # The way through
@@ -96,13 +106,14 @@ class Session:
         """Tune; the reason it ended, in words."""
         self.phase("defaults")
         unfinished = self._recall()
-        if unfinished is not None:
-            self._go_on(unfinished)
-        self._measure_defaults()
+        self._measure_defaults([slot for slot in unfinished if is_default(slot)])
         self.phase("tune")
+        for slot in unfinished:
+            if not is_default(slot):
+                self._go_on(slot)
         while (reason := self._over()) is None:
             started = self._clock()
-            states = [track.state(self.settings.patience_trials) for track in self.tracks.by_key.values()]
+            states = [self._state(track) for track in self.tracks.by_key.values()]
             picked = self.scheduler.pick(states, self._next_slot)
             self._spent("schedule", started)
             if picked is None:
@@ -110,10 +121,33 @@ class Session:
             self._slot(picked)
         return reason
 
+    def _state(self, track: Track) -> OperatorState:
+        """An operator as the scheduler sees it, its place in the family included."""
+        state = track.state(self.settings.patience_trials)
+        if not self.settings.joint or state.finished:
+            return state
+        followers = {
+            key: self.tracks.by_key[key].latency
+            for key in self.priors.get(track.key, ())
+            if not self.tracks.by_key[key].slot_ends and math.isfinite(self.tracks.by_key[key].latency)
+        }
+        news = self._news(track)
+        return replace(state, followers=followers, news=news) if followers or news else state
+
+    def _news(self, track: Track) -> float:
+        """By what share a relative has improved since this operator last had a slot."""
+        heard = self._heard.get(track.key, {})
+        return max((1 - self.tracks.by_key[key].history[-1] / best for key, best in heard.items()), default=0.0)
+
+    def _hear(self, track: Track) -> None:
+        """The operator has just been tuned with all that its relatives know."""
+        bests = {key: self.tracks.by_key[key].history[-1] for key, _ in self.kin.get(track.key, ())}
+        self._heard[track.key] = {key: best for key, best in bests.items() if math.isfinite(best)}
+
     def _over(self) -> str | None:
         if self._stop():
             return "interrupted"
-        return self.budget.spent(self.elapsed + self.reserve(), self.tracks.trials, self.tracks.latency)
+        return self.budget.spent(self.elapsed + self.reserve(), self.tracks.trials, self.snapshot.latency)
 
     @property
     def elapsed(self) -> float:
@@ -137,6 +171,11 @@ class Session:
         if len(self._open) == 0:
             self._finish(slot, key, realized)
 
+    def _relatives(self, key: str) -> list[Relative]:
+        """The family as it stands: its members in this model, and what the store knows of others."""
+        near = [Relative(other, likeness, self.rooms[other].known()) for other, likeness in self.kin.get(key, ())]
+        return near + list(self.elders.get(key, ()))
+
     def _slot_size(self) -> int:
         """As many trials as a slot has, or as are left."""
         size = self.settings.slot_trials
@@ -153,7 +192,7 @@ class Session:
         self.tracks.by_key[key].spend(searched)
         self._next_slot = slot + 1
         if note == DEFAULTS:
-            self._default_slots.add(slot)
+            self._default_slots[slot] = key
         self._open = {(slot, position): program for position, program in enumerate(programs)}
 
     def _finish(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
@@ -163,6 +202,7 @@ class Session:
         self._learn(room, realized)
         self._spent("train", started)
         track.end_slot(exhausted=not realized)
+        self._hear(track)
         gained = self._gain(track)
         started = self._clock()
         self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
@@ -189,24 +229,28 @@ class Session:
 
     # Before tuning: the default programs, and the best that the store knows
 
-    def _measure_defaults(self) -> None:
-        """Measure every operator's default program, so that tuned is never slower than untuned."""
-        waiting: list[tuple[int, str, list[Realized]]] = []
-        self._open_many: dict[tuple[int, int], Program] = {}
+    def _measure_defaults(self, begun: Sequence[SlotRecord]) -> None:
+        """Measure every operator's default program, so that tuned is never slower than untuned.
+
+        Slots that were `begun` before go on. All are closed together, in their order: what the cost model learns
+        must not depend on when the session was interrupted.
+        """
+        waiting = [(slot.slot, slot.operator, self._realized(slot)) for slot in begun]
+        known = set(self._default_slots.values())
         for key, room in self.rooms.items():
-            if key in self._with_defaults:
+            if key in known:
                 continue
-            programs = self._known_before(room)
-            realized = [r for r in map(room.space.realize, programs) if r is not None]
-            slot = self._next_slot
-            self._begin(slot, key, [r.program for r in realized], 0.0, DEFAULTS)
-            self._open_many.update(self._open)
-            waiting.append((slot, key, realized))
-        self._open = self._open_many
-        self._stream(numbered((slot, r) for slot, _, realized in waiting for r in realized))
-        for slot, key, realized in waiting:
-            if all((slot, position) not in self._open for position in range(len(realized))):
-                self._close_defaults(slot, key, realized)
+            if self._over() is not None:
+                break
+            realized = [r for r in map(room.space.realize, self._known_before(room)) if r is not None]
+            waiting.append((self._next_slot, key, list(enumerate(realized))))
+            self._begin(self._next_slot, key, [r.program for r in realized], 0.0, DEFAULTS)
+        programs = [(slot, n, realized) for slot, _, numbered in waiting for n, realized in numbered]
+        self._open = {(slot, n): r.program for slot, n, r in programs if (slot, n) not in self._measured}
+        self._stream(programs)
+        if not self._open:
+            for slot, key, numbered in waiting:
+                self._close_defaults(slot, key, [realized for _, realized in numbered])
         self.snapshot.start_latency = self.tracks.start_latency
         self._latency_changed()
 
@@ -274,7 +318,7 @@ class Session:
         program = self._open.pop((slot, position))
         trial = trial_of(measurement, program, self.hardware, self.session, slot, position)
         self.store.append_trial(trial)
-        before = self.tracks.latency
+        before = self.snapshot.latency
         improved = self._count(trial, program)
         self._latency_changed()
         self._tell(
@@ -286,11 +330,11 @@ class Session:
             message=trial.message,
             origin=program.origin,
         )
-        if improved and self.tracks.latency < before:
-            self._tell("improved", operator=trial.operator, seconds=trial.median, latency=self.tracks.latency)
+        if improved and self.snapshot.latency < before:
+            self._tell("improved", operator=trial.operator, seconds=trial.median, latency=self.snapshot.latency)
 
     def _count(self, trial: TrialRecord, program: Program) -> bool:
-        self.rooms[trial.operator].note(program, trial.median)
+        self.rooms[trial.operator].note(program, trial.median, trial.slot if trial.slot is not None else -1)
         default = trial.position == 0 and trial.slot in self._default_slots
         return self.tracks.add(trial, default=default)
 
@@ -298,14 +342,14 @@ class Session:
 
     def _learn(self, room: Room, realized: Sequence[Realized]) -> None:
         """Teach the cost model a slot's results, in the order of its proposals."""
-        if self.settings.cost == "random" or not realized:
+        if not self.search.uses_score or not realized:
             return
         from slipstream.cost.features import extract_possible
 
         features = extract_possible([r.module for r in realized], room.space.target)
         self.cost.learn(
             [
-                Example(room.operator.key, rows, room.measured.get(r.program.identity, math.inf))
+                Example(room.operator.key, rows, room.seconds(r.program))
                 for r, rows in zip(realized, features, strict=True)
                 if rows is not None
             ]
@@ -313,7 +357,7 @@ class Session:
 
     def _save_cost(self, slot: int) -> None:
         """Keep what the cost model has learned, as often as costs little; `_recall` makes up for the rest."""
-        if self._clock() - self._saved_at < self._save_seconds / _SAVE_SHARE:
+        if not self.search.uses_score or self._clock() - self._saved_at < self._save_seconds / _SAVE_SHARE:
             return
         started = self._clock()
         self.store.put_state(self.session, "cost", slot, self.cost.state())
@@ -322,65 +366,59 @@ class Session:
 
     # Going on
 
-    def _recall(self) -> SlotRecord | None:
-        """Take in what the session did before; the slot it was in the middle of, if any."""
+    def _recall(self) -> list[SlotRecord]:
+        """Take in what the session did before; the slots it was in the middle of."""
         slots = self.store.slots(self.session)
         if not slots:
-            return None
+            return []
         trials: dict[int, dict[int, TrialRecord]] = {}
         for trial in self.store.trials(session=self.session):
             if trial.slot is not None and trial.position is not None:
                 trials.setdefault(trial.slot, {})[trial.position] = trial
+                self._measured.add((trial.slot, trial.position))
         saved = self.store.state(self.session, "cost")
         if saved is not None:
             self.cost.restore(saved[1])
         self._next_slot = slots[-1].slot + 1
-        unfinished = [slot for slot in slots if not slot.finished]
         for slot in slots:
             self._replay(slot, trials.get(slot.slot, {}), relearn=saved is None or slot.slot > saved[0])
         self.snapshot.start_latency = self.tracks.start_latency
         self._latency_changed()
-        defaults = [slot for slot in unfinished if is_default(slot)]
-        for slot in defaults:
-            self._go_on(slot)
-        others = [slot for slot in unfinished if slot not in defaults]
-        return others[-1] if others else None
+        return [slot for slot in slots if not slot.finished]
 
     def _replay(self, slot: SlotRecord, trials: Mapping[int, TrialRecord], *, relearn: bool) -> None:
         room, track = self.rooms[slot.operator], self.tracks.by_key[slot.operator]
         track.spend(slot.search_seconds)
         if is_default(slot):
-            self._default_slots.add(slot.slot)
-        for position in sorted(trials):
-            program = self._program(slot.operator, trials[position].program)
+            self._default_slots[slot.slot] = slot.operator
+        for trial in trials.values():  # in the order they were measured
+            program = self._program(slot.operator, trial.program)
             if program is not None:
-                self._count(trials[position], program)
+                self._count(trial, program)
         if not slot.finished:
             return
         if relearn:
-            self._learn(room, self._realized(slot))
+            self._learn(room, [realized for _, realized in self._realized(slot)])
         if is_default(slot):
             self._settle_default(track)
         else:
             track.end_slot(exhausted=not slot.programs)
+            self._hear(track)
 
     def _go_on(self, slot: SlotRecord) -> None:
         """Measure what is left of a slot that was interrupted."""
-        realized = self._realized(slot)
-        measured = {t.position for t in self.store.trials(session=self.session) if t.slot == slot.slot}
+        numbered = self._realized(slot)
         self.snapshot.current = slot.operator
-        self._open = {(slot.slot, n): r.program for n, r in enumerate(realized) if n not in measured}
-        self._measure(slot.slot, list(enumerate(realized)))
+        self._open = {(slot.slot, n): r.program for n, r in numbered if (slot.slot, n) not in self._measured}
+        self._measure(slot.slot, numbered)
         if not self._open:
-            if is_default(slot):
-                self._close_defaults(slot.slot, slot.operator, realized)
-            else:
-                self._finish(slot.slot, slot.operator, realized)
+            self._finish(slot.slot, slot.operator, [realized for _, realized in numbered])
 
-    def _realized(self, slot: SlotRecord) -> list[Realized]:
+    def _realized(self, slot: SlotRecord) -> list[tuple[int, Realized]]:
+        """The programs of a slot that can still be made, by their positions in it."""
         room = self.rooms[slot.operator]
         programs = [self._program(slot.operator, record) for record in slot.programs]
-        return [r for p in programs if p is not None and (r := room.space.realize(p)) is not None]
+        return [(n, r) for n, p in enumerate(programs) if p is not None and (r := room.space.realize(p)) is not None]
 
     # Small things
 

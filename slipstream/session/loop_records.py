@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from slipstream.program.decisions import to_json
@@ -12,7 +11,7 @@ from slipstream.store.records import ProgramRecord, SlotRecord, TrialRecord
 
 if TYPE_CHECKING:
     from slipstream.measure.types import Measurement
-    from slipstream.program.space import Program, Realized
+    from slipstream.program.space import Program
 
 # The note of the slots that measure what is known before tuning.
 DEFAULTS: dict[str, Any] = {"phase": "default"}
@@ -21,15 +20,6 @@ DEFAULTS: dict[str, Any] = {"phase": "default"}
 def is_default(slot: SlotRecord) -> bool:
     """Whether the slot measured an operator's default program, and what the store knew of it."""
     return bool(slot.note == DEFAULTS)
-
-
-def numbered(programs: Iterable[tuple[int, Realized]]) -> Iterator[tuple[int, int, Realized]]:
-    """Number the programs of each slot from 0."""
-    counts: dict[int, int] = {}
-    for slot, realized in programs:
-        position = counts.get(slot, 0)
-        counts[slot] = position + 1
-        yield slot, position, realized
 
 
 def slot_seed(seed: int, key: str, slot: int) -> int:

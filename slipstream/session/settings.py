@@ -18,13 +18,17 @@ class SettingsError(SlipstreamError):
 class Settings:
     """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain.
 
-    `population` and `generations` are evolutionary search's. `deterministic` makes proposals repeatable bit for bit
+    `families` says how operators are grouped; with `joint` the scheduler knows of the families: a prior's gain counts
+    its followers', and news of a relative counts for an operator. `population` and `generations` are evolutionary
+    search's. `deterministic` makes proposals repeatable bit for bit
     where a search is quicker without.
     """
 
-    scheduler: str = "gradient"
-    search: str = "evolutionary"
-    cost: str = "metaschedule"
+    scheduler: str = "dynatune"
+    search: str = "diffusion"
+    cost: str = "incremental"
+    families: str = "anchor"
+    joint: bool = True
     slot_trials: int = 16
     patience_trials: int = 96
     population: int = 128
@@ -57,6 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "scheduler": "gradient",
                 "search": "evolutionary",
                 "cost": "metaschedule",
+                "joint": False,
                 "slot_trials": 64,
                 "patience_trials": 1_000_000,
                 "population": 512,
@@ -82,6 +87,8 @@ def make_settings(
         raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
     if preset is not None and preset not in PRESETS:
         raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
     settings = replace(Settings(seed=seed, deterministic=deterministic), **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:
         settings = replace(settings, **PRESETS[preset])
@@ -95,7 +102,7 @@ def _check_names(settings: Settings) -> None:
     from slipstream import cost, schedulers, search
 
     for what, name, names in (
-        ("scheduler", settings.scheduler.replace("-", "_"), (*schedulers.NAMES, "dynatune")),
+        ("scheduler", settings.scheduler.replace("-", "_"), ("dynatune", *schedulers.NAMES)),
         ("search", settings.search, search.NAMES),
         ("cost model", settings.cost, cost.NAMES),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slipstream.session.budget import Budget
+from slipstream.session.budget import budget_of
 from slipstream.session.events import Snapshot
 from slipstream.session.loop_records import is_default
 from slipstream.session.settings import Settings
@@ -39,7 +39,8 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
     settings = Settings.from_json(record.options.get("settings", {}))
     for track in tracks.by_key.values():
         track.state(settings.patience_trials)
-    start, latency = tracks.start_latency, tracks.latency
+    timed = {slot.operator for slot in slots.values() if is_default(slot) and slot.finished}
+    start, latency = (tracks.start_latency, tracks.latency) if timed >= set(weights) else (math.inf, math.inf)
     unfinished = [slot for slot in slots.values() if not slot.finished]
     hardware = store.hardware(record.hardware)
     return Snapshot(
@@ -48,9 +49,9 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         target=f"{hardware.get('cpu', '?')} ({hardware.get('architecture', '?')}), {hardware.get('threads')} threads",
         phase="done" if record.status == "finished" else "tune",
         elapsed=record.elapsed,
-        remaining=Budget(**record.options["budget"]).remaining(record.elapsed, tracks.trials, start, latency),
-        start_latency=start if tracks.trials else math.inf,
-        latency=latency if tracks.trials else math.inf,
+        remaining=budget_of(store, record).remaining(record.elapsed, tracks.trials, start, latency),
+        start_latency=start,
+        latency=latency,
         curve=curve,
         operators=[track.row for track in tracks.by_key.values()],
         slot=len(slots),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slipstream.schedulers.finish import is_finished
@@ -105,12 +105,17 @@ class Tracks:
     @property
     def latency(self) -> float:
         """Seconds of one run of the model: the sum over the operators that can be measured, each at its best."""
-        return sum(track.latency for track in self.by_key.values() if math.isfinite(track.latency))
+        return _sum_of_finite(track.latency for track in self.by_key.values())
 
     @property
     def start_latency(self) -> float:
-        starts = (track.weight * track.history[0] for track in self.by_key.values())
-        return sum(start for start in starts if math.isfinite(start))
+        return _sum_of_finite(track.weight * track.history[0] for track in self.by_key.values())
+
+
+def _sum_of_finite(latencies: Iterable[float]) -> float:
+    """Infinite if none is known."""
+    known = [latency for latency in latencies if math.isfinite(latency)]
+    return sum(known) if known else math.inf
 
 
 def make_tracks(

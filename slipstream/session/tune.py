@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import time
@@ -11,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.errors import SlipstreamError, VerificationError
+from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model, load_model
-from slipstream.session.budget import Budget
+from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
 from slipstream.session.result import TunedOperator, TuningResult
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
+from slipstream.store.database import check_path
 from slipstream.target import Target, resolve_target
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ _END_TO_END_SECONDS = 1.5
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
 _SETTLE_SHARE = 0.05
+_PEAK = "peak_flops"
 
 
 def tune(
@@ -73,6 +76,8 @@ def tune(
         deterministic=deterministic,
     )
     check_new(output)
+    if store is not None:
+        check_path(Path(store), create=True)
     resolved = resolve_target(target, threads)
     watcher = _broadcast(callbacks)
     loaded = (
@@ -120,9 +125,10 @@ def resume(
                 f"{folder.path} was tuned on other hardware ({_hardware_name(opened, record)}); "
                 "measurements do not carry over: start a new session here"
             )
-        limits = Budget(**options["budget"])
+        limits = budget_of(opened, record)
         if any(value is not None for value in (budget, trials, until_latency)):
             limits = _more(Budget.of(budget, trials, until_latency), record, opened)
+            opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
         prepared = _prepare(loaded, resolved)
         settings = Settings.from_json(options["settings"])
@@ -255,9 +261,9 @@ class _Work:
     def run(self, make_measurer: MakeMeasurer) -> TuningResult:
         from slipstream import cost, schedulers, search
         from slipstream.graph.operators import extract_operators
-        from slipstream.hardware import measure_peak_flops
         from slipstream.measure import reference_text
         from slipstream.program.space import Space
+        from slipstream.session.kinship import elders_of, families_of, kin_of
         from slipstream.session.loop import Room, Session
         from slipstream.session.track import make_tracks
         from slipstream.session.winners import best_programs, settle_near_ties
@@ -265,20 +271,21 @@ class _Work:
         settings = self.settings
         operators = {o.key: o for o in extract_operators(self.prepared)}
         rooms = {key: Room(o, Space(key, o.func, self.target)) for key, o in operators.items()}
-        groups = _similar(operators.values())
+        families = families_of(rooms, settings.families)
+        kin = kin_of(rooms, families)
         tracks = make_tracks(
             {k: o.weight for k, o in operators.items()},
             {k: o.name for k, o in operators.items()},
             {k: o.flops for k, o in operators.items()},
-            groups,
+            {key: tuple(other for other, _ in others) for key, others in kin.items()},
         )
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([track.row for track in tracks.by_key.values()])
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
-        peak = measure_peak_flops(self.target, seconds=0.2)
+        peak = self._peak_flops()
         references = {key: reference_text(o.func) for key, o in operators.items()}
         search_threads = 1 if settings.deterministic else self.target.threads
-        with Interrupt() as interrupt, make_measurer(self.target, references) as measurer:
+        with Interrupt() as interrupt, contextlib.closing(make_measurer(self.target, references)) as measurer:
             session = Session(
                 store=self.store,
                 session=record.id,
@@ -295,12 +302,15 @@ class _Work:
                     population=settings.population,
                     generations=settings.generations,
                 ),
-                cost=cost.make(settings.cost, seed=settings.seed, threads=search_threads),
+                cost=cost.make(settings.cost, seed=settings.seed, threads=1),
                 settings=settings,
                 budget=self.budget,
                 snapshot=snapshot,
                 watcher=self.watcher,
                 stop=interrupt.asked,
+                kin=kin,
+                priors={f.prior: [key for key in f.members if key != f.prior] for f in families},
+                elders=elders_of(rooms, self.store, record.hardware),
                 elapsed=self.elapsed_before + time.monotonic() - self.began,
             )
             session.reserve = self._reserve(session)
@@ -311,6 +321,17 @@ class _Work:
                 session.phase("settle")
                 settle_near_ties(session, measurer, winners, _SETTLE_SHARE * session.elapsed)
         return self._finish(session, reason, winners)
+
+    def _peak_flops(self) -> float:
+        """Measured once in a session: what a scheduler decides must not change when the session is resumed."""
+        from slipstream.hardware import measure_peak_flops
+
+        saved = self.store.state(self.directory.session, _PEAK)
+        if saved is not None:
+            return float(saved[1])
+        peak = measure_peak_flops(self.target, seconds=0.2)
+        self.store.put_state(self.directory.session, _PEAK, 0, repr(peak).encode())
+        return peak
 
     def _reserve(self, session: Any) -> Callable[[], float]:
         """Seconds to keep for compiling at the end: about what building each operator's best program took."""
@@ -391,8 +412,9 @@ class _Work:
 
         try:
             write(scheduled)
-        except VerificationError as error:
-            note = f"the tuned model was wrong and the default one was compiled instead: {str(error).splitlines()[0]}"
+        except (VerificationError, BuildError) as error:
+            what = "wrong" if isinstance(error, VerificationError) else "not to be built"
+            note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
             write(None)
         session.snapshot.split["compile"] = time.monotonic() - started
         return _time_model(self.directory.model, self.target.threads), note
@@ -417,14 +439,6 @@ class _Work:
 
 def _tuned(row: OperatorProgress) -> TunedOperator:
     return TunedOperator(row.name, row.weight, row.start, row.best, row.trials)
-
-
-def _similar(operators: Any) -> dict[str, tuple[str, ...]]:
-    """Operators of the same kinds, as far as the gradient scheduler takes them for alike."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for operator in operators:
-        groups.setdefault(operator.kinds, []).append(operator.key)
-    return {key: tuple(k for k in keys if k != key) for keys in groups.values() for key in keys}
 
 
 def _time_model(directory: Path, threads: int) -> float:

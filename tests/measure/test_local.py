@@ -20,17 +20,17 @@ from tests.measure import misbehaving
 MATMUL = "matmul"
 
 
-def _matmul() -> tvm.tirx.PrimFunc:
+def unscheduled_matmul() -> tvm.tirx.PrimFunc:
     a, b = (te.placeholder((128, 128), name=name) for name in "ab")
     k = te.reduce_axis((0, 128), "k")
     c = te.compute((128, 128), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     return te.create_prim_func([a, b, c]).with_attrs({"global_symbol": "main", "layout_free_buffers": [1]})
 
 
-def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Candidate:
+def scheduled_matmul(tile: int, *, prepack: bool, label: str = "") -> Candidate:
     from tvm.s_tir.meta_schedule.postproc import RewriteLayout
 
-    sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
+    sch = s_tir.Schedule(tvm.IRModule({"main": unscheduled_matmul()}))
     block = sch.get_sblock("c")
     i, j, k = sch.get_loops(block)
     jo, ji = sch.split(j, [None, tile])
@@ -45,19 +45,19 @@ def _scheduled(tile: int, *, prepack: bool, label: str = "") -> Candidate:
 
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[LocalMeasurer]:
-    references = {MATMUL: reference_text(_matmul()), misbehaving.KEY: reference_text(misbehaving.good(1))}
+    references = {MATMUL: reference_text(unscheduled_matmul()), misbehaving.KEY: reference_text(misbehaving.good(1))}
     with LocalMeasurer(resolve_target(), references, MeasureConfig(run_seconds=5.0)) as measurer:
         yield measurer
 
 
 def test_prepacked_weights_are_timed_packed_and_compared_with_the_reference(measurer: LocalMeasurer) -> None:
-    results = list(measurer.measure([_scheduled(tile, prepack=True) for tile in (4, 16, 32)]))
+    results = list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (4, 16, 32)]))
     assert [m.failure for m in results] == [None] * 3
     assert all(m.verified and m.samples for m in results)
 
 
 def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasurer) -> None:
-    good = _scheduled(8, prepack=True)
+    good = scheduled_matmul(8, prepack=True)
     mod = tvm.ir.load_json(good.module)
     # The rewrite block stores to b_global[v1 // 8, v0 // 8, v0 % 8, v1 % 8]: swap two tile axes of equal extent.
     text = mod.script()
@@ -75,7 +75,7 @@ def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMea
     def propose() -> Iterator[Candidate]:
         for tile in (2, 4, 8, 16, 32, 64):
             taken.append(tile)
-            yield _scheduled(tile, prepack=False)
+            yield scheduled_matmul(tile, prepack=False)
 
     stream = measurer.measure(propose())
     next(stream)
@@ -84,7 +84,7 @@ def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMea
 
 
 def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
-    one, same_text = (_scheduled(1, prepack=False, label=label) for label in ("one", "same text"))
+    one, same_text = (scheduled_matmul(1, prepack=False, label=label) for label in ("one", "same text"))
     mod = tvm.ir.load_json(one.module)
     annotated = tvm.IRModule({"main": mod["main"].with_attr("comment", "changes nothing in the code")})
     sch = s_tir.Schedule(annotated)
@@ -100,8 +100,8 @@ def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
 
 
 def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
-    list(measurer.measure([_scheduled(tile, prepack=True) for tile in (16, 32)]))
-    sch = s_tir.Schedule(tvm.IRModule({"main": _matmul()}))
+    list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (16, 32)]))
+    sch = s_tir.Schedule(tvm.IRModule({"main": unscheduled_matmul()}))
     i, j, k = sch.get_loops(sch.get_sblock("c"))
     sch.reorder(k, j, i)  # the worst order there is
     slow = Candidate(MATMUL, str(tvm.ir.save_json(sch.mod)), "slow")
@@ -113,7 +113,7 @@ def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
 
 
 def test_finalists_are_sampled_in_turn_until_one_wins(measurer: LocalMeasurer) -> None:
-    results = list(measurer.measure([_scheduled(tile, prepack=True, label=f"f{tile}") for tile in (2, 8, 64)]))
+    results = list(measurer.measure([scheduled_matmul(tile, prepack=True, label=f"f{tile}") for tile in (2, 8, 64)]))
     settling = Settling(near=10.0, least_rounds=6, most_rounds=12)
     settled = measurer.settle(results, np.random.default_rng(0), settling)
     assert settled is not None

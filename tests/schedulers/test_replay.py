@@ -102,7 +102,7 @@ def test_every_policy_ends_at_the_same_latency_and_the_oracle_is_fastest_on_aver
     assert min(mean, key=mean.__getitem__) == "oracle"
 
 
-def test_dynatune_has_less_regret_than_policies_without_a_belief():
+def test_dynatune_has_less_regret_than_policies_blind_to_latency():
     """Summed over several models, since one can favour anybody."""
     regret = dict.fromkeys(("ucb", "dynamic_round_robin", "dynamic_random", "sequential"), 0.0)
     for seed in range(3):

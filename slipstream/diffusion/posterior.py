@@ -1,0 +1,175 @@
+"""The posterior over an operator's decisions: an explicit distribution that proposals are drawn from.
+
+It is a mixture of centres: programs carried over from relatives, the default program, and what was measured here.
+Around a centre each decision independently stays as it is with probability 1 - `spread`, or moves to another legal
+value, near ones being likelier. Measurements update three things: the weights of the centres (a centre whose
+offspring is fast gains weight, one way of carrying decisions over gains on another), the centres themselves (what was
+measured fast becomes one), and the values (a value that fast programs have is moved to more often). With every round
+`spread` shrinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.program.decisions import Decisions, Point, Points, Tile, Value
+
+Array = NDArray[np.float64]
+
+FIRST_SPREAD, LAST_SPREAD, COOLING = 0.45, 0.15, 0.8
+_REACH = 0.25  # the distance at which a move is e times less likely
+_MOST_VALUES = 4000
+_MOST_CENTRES = 12
+_SHARPNESS = 8.0  # a centre twice as slow as the best weighs 2^-8
+_SHRINKAGE = 3.0  # a value seen this often is believed half
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Decisions to search around; `origin` says how they came about, `weight` how much they are trusted."""
+
+    decisions: Decisions
+    weight: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Decisions, the seconds they took (infinite for a failure), and the origin of the centre they came from."""
+
+    decisions: Decisions
+    seconds: float
+    origin: str = ""
+
+
+@dataclass
+class Posterior:
+    """A distribution over the decisions of one sketch for one operator."""
+
+    points: Points
+    centres: list[Centre]
+    spread: float = FIRST_SPREAD
+    _values: dict[int, list[Value]] = field(default_factory=dict, repr=False)
+    _preference: dict[int, Array] = field(default_factory=dict, repr=False)
+
+    def sample(self, count: int, rng: np.random.Generator) -> list[tuple[Decisions, str]]:
+        """`count` decision sets with the origins of their centres."""
+        weights = np.array([centre.weight for centre in self.centres])
+        chosen = rng.choice(len(self.centres), size=count, p=weights / weights.sum())
+        drawn: list[tuple[Decisions, str]] = []
+        for index, times in zip(*np.unique(chosen, return_counts=True), strict=True):
+            centre = self.centres[index]
+            columns = [self._draw(i, centre.decisions[i], int(times), rng) for i in range(len(self.points))]
+            drawn += [(values, centre.origin) for values in zip(*columns, strict=True)]
+        return drawn
+
+    def log_prob(self, decisions: Decisions) -> float:
+        """Natural logarithm of the probability of drawing exactly these decisions."""
+        total = sum(centre.weight for centre in self.centres)
+        terms = [
+            math.log(centre.weight / total)
+            + sum(self._log_move(i, centre.decisions[i], value) for i, value in enumerate(decisions))
+            for centre in self.centres
+            if centre.weight > 0
+        ]
+        return float(np.logaddexp.reduce(terms)) if terms else -math.inf
+
+    def update(self, observations: Sequence[Observation], rounds: int) -> None:
+        """Take in everything that has been measured in `rounds` rounds; call it on a fresh posterior."""
+        good = [o for o in observations if math.isfinite(o.seconds)]
+        self.spread = max(LAST_SPREAD, FIRST_SPREAD * COOLING**rounds)
+        if not good:
+            return
+        best = min(o.seconds for o in good)
+        trust = _trust(observations, best)
+        carried = [Centre(c.decisions, c.weight * trust.get(c.origin, 1.0), c.origin) for c in self.centres]
+        fastest = sorted(good, key=lambda o: o.seconds)[:_MOST_CENTRES]
+        own = [Centre(o.decisions, (best / o.seconds) ** _SHARPNESS, "measured") for o in fastest]
+        # The more has been measured here, the less is taken on trust from elsewhere.
+        share = len(good) / (len(good) + 4.0)
+        self.centres = _scaled(carried, 1 - share) + _scaled(own, share)
+        for index in range(len(self.points)):
+            self._preference[index] = self._preferred(index, good, best)
+
+    def _moves(self, index: int, start: Value) -> tuple[list[Value], Array]:
+        """The other values a decision may move to and their probabilities."""
+        values = self._all_values(index)
+        near = _distances(self.points[index], values, start)
+        weights = np.exp(-near / _REACH) * np.exp(self._preference.get(index, np.zeros(len(values))))
+        weights[near == 0] = 0.0
+        total = weights.sum()
+        return values, weights / total if total > 0 else weights
+
+    def _draw(self, index: int, start: Value, count: int, rng: np.random.Generator) -> list[Value]:
+        if not self.points[index].is_open:
+            return [start] * count
+        values, weights = self._moves(index, start)
+        moved = rng.random(count) < self.spread
+        if not weights.any():
+            return [start] * count
+        targets = rng.choice(len(values), size=count, p=weights)
+        return [values[target] if move else start for move, target in zip(moved, targets, strict=True)]
+
+    def _log_move(self, index: int, start: Value, end: Value) -> float:
+        if not self.points[index].is_open:
+            return 0.0 if start == end else -math.inf
+        values, weights = self._moves(index, start)
+        if start == end:
+            return math.log(1 - self.spread) if weights.any() else 0.0
+        if end not in values:
+            return -math.inf
+        probability = float(weights[values.index(end)])
+        return math.log(self.spread * probability) if probability > 0 else -math.inf
+
+    def _all_values(self, index: int) -> list[Value]:
+        if index not in self._values:
+            values = []
+            for value in self.points[index].values():
+                values.append(value)
+                if len(values) == _MOST_VALUES:
+                    break
+            self._values[index] = values
+        return self._values[index]
+
+    def _preferred(self, index: int, good: Sequence[Observation], best: float) -> Array:
+        """How much better than the average the programs with each value did, believed the more the more there are."""
+        values = self._all_values(index)
+        place = {value: number for number, value in enumerate(values)}
+        speeds = [(place.get(o.decisions[index]), math.log(best / o.seconds)) for o in good]
+        average = float(np.mean([speed for _, speed in speeds]))
+        total, count = np.zeros(len(values)), np.zeros(len(values))
+        for number, speed in speeds:
+            if number is not None:
+                total[number] += speed - average
+                count[number] += 1
+        return np.asarray(np.clip(total / (count + _SHRINKAGE), -2.0, 2.0))
+
+
+def _trust(observations: Sequence[Observation], best: float) -> Mapping[str, float]:
+    """For each origin, how fast its offspring was: 1 if like the best, towards 0 if all of it was slow or failed."""
+    speeds: dict[str, list[float]] = {}
+    for o in observations:
+        speeds.setdefault(o.origin, []).append(best / o.seconds if math.isfinite(o.seconds) else 0.0)
+    # Two imagined good ones, so that one bad experience does not close a way for ever.
+    return {origin: ((2 + sum(sorted(s)[-3:])) / (2 + min(len(s), 3))) ** 4 for origin, s in speeds.items()}
+
+
+def _scaled(centres: list[Centre], share: float) -> list[Centre]:
+    total = sum(centre.weight for centre in centres)
+    if total <= 0:
+        return []
+    return [Centre(c.decisions, share * c.weight / total, c.origin) for c in centres]
+
+
+def _distances(point: Point, values: Sequence[Value], start: Value) -> Array:
+    if isinstance(point, Tile):
+        logs = np.log2(np.asarray(values, dtype=float))
+        return np.asarray(np.abs(logs - np.log2(np.asarray(start, dtype=float))).sum(axis=1)) / (
+            2 * math.log2(point.extent)
+        )
+    return np.array([point.distance(value, start) for value in values])

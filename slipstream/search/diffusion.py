@@ -1,0 +1,209 @@
+"""Bayesian code diffusion as a search: draw many programs from the posterior, judge them by their decisions, replay
+and measure few.
+
+For every sketch of the operator there is a posterior, centred on what relatives with the same signature found best,
+on the default program and on what was measured here. Sketches compete: each gets a part of the proposals by the best
+it has shown, and a little always goes to those that have shown nothing yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slipstream.diffusion.guess import Guess, Rows
+from slipstream.diffusion.posterior import Centre, Observation, Posterior
+from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
+from slipstream.diffusion.signature import signature
+from slipstream.program import decisions as d
+from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
+from slipstream.program.space import Program, Realized, Space
+from slipstream.search.types import Measured, Question, Relative
+
+_DRAWN = 1024
+_EXPLORING = 0.25  # of the proposals, drawn from the posterior without asking the guess
+_PROGRAMS_OF_A_RELATIVE = 2
+_MOST_RELATIVES = 6
+_MOST_CARRIED = 0.5  # of a slot, programs carried over as they are
+_LARGEST_BODY = 768
+_STEEPNESS = 6.0
+
+
+@dataclass(frozen=True)
+class DiffusionOptions:
+    """What can be switched off, for ablations: where decisions come from, the ways to carry them over, the guess."""
+
+    relatives: bool = True
+    propagations: tuple[Propagation, ...] = PROPAGATIONS
+    posterior: bool = True
+    guess: bool = True
+
+
+class Diffusion:
+    """Proposes from the posterior of the operator's family."""
+
+    uses_score = False
+
+    def __init__(self, options: DiffusionOptions | None = None) -> None:
+        self._options = options or DiffusionOptions()
+
+    def propose(self, question: Question) -> list[Realized]:
+        rng = np.random.default_rng(question.seed)
+        sketches = [_Candidates(question, example, self._options, rng) for example in question.space.sketches]
+        known = {measured.program.identity for measured in question.measured}
+        found: list[Realized] = []
+        for program in self._ordered(sketches, question, rng):
+            if len(found) == question.count:
+                break
+            if program.identity in known:
+                continue
+            realized = question.space.realize(program)
+            if realized is not None and realized.program.identity not in known:
+                known |= {program.identity, realized.program.identity}
+                found.append(realized)
+        return found
+
+    def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
+        """All candidates, the next one to try first: sketches take turns in proportion to their promise."""
+        queues = [sketch.queue() for sketch in sketches]
+        promise = _promise([sketch.best for sketch in sketches])
+        used, ordered = np.zeros(len(queues)), []
+        while any(queues):
+            # Largest remainder: whoever is furthest behind its share is next.
+            behind = [(used[i] + 1) / promise[i] if queue else math.inf for i, queue in enumerate(queues)]
+            turn = int(np.argmin(behind))
+            used[turn] += 1
+            ordered.append(queues[turn].pop(0))
+        return ordered
+
+
+class _Candidates:
+    """The candidates of one sketch."""
+
+    def __init__(
+        self, question: Question, example: Program, options: DiffusionOptions, rng: np.random.Generator
+    ) -> None:
+        self._question, self._example, self._options, self._rng = question, example, options, rng
+        self._space: Space = question.space
+        self._points: Points = self._space.points(example)
+        self._signature = signature(example.sketch)
+        self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
+        self._kin = self._relatives() if options.relatives else []
+        finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
+        self.best = min(finite, default=math.inf)
+
+    def queue(self) -> list[Program]:
+        """Programs of this sketch, the most promising first; some are there for the sake of exploring."""
+        carried = self._carried()
+        posterior = self._posterior(carried)
+        drawn = self._legal(posterior.sample(_DRAWN, self._rng))
+        if not drawn:
+            return [self._program(decisions, origin) for decisions, origin in carried]
+        guess = self._guess()
+        if guess is None:
+            order = list(range(len(drawn)))
+        else:
+            scores = guess.score(self._points, [decisions for decisions, _ in drawn])
+            order = _mix(np.argsort(-scores, kind="stable"), self._rng)
+        programs = [self._program(*drawn[i]) for i in order]
+        first = [self._program(decisions, origin) for decisions, origin in self._new(carried)]
+        room = max(1, int(_MOST_CARRIED * self._question.count))
+        return first[:room] + programs
+
+    def _carried(self) -> list[tuple[Decisions, str]]:
+        """What relatives found best, carried over in every way, those of the most similar relative first."""
+        carried: dict[Decisions, str] = {}
+        ways: list[Propagation] = [how for how in self._options.propagations if how != "random"] or ["random"]
+        for rank in range(_PROGRAMS_OF_A_RELATIVE):
+            for relative in self._kin:
+                if rank < len(relative.measured):
+                    program = relative.measured[rank].program
+                    for how in ways:
+                        values = propagate(
+                            program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
+                        )
+                        carried.setdefault(values, how)
+        return self._legal(list(carried.items()))
+
+    def _posterior(self, carried: Sequence[tuple[Decisions, str]]) -> Posterior:
+        # Earlier ones come from more similar relatives and better programs.
+        centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(carried)]
+        if "random" in self._options.propagations or not centres:
+            for _ in range(2):
+                centres.append(Centre(d.draw(self._points, self._rng), 0.1, "random"))
+        # The default program is somebody's good idea; the example of a stock sketch is just a draw.
+        is_default = self._example.origin == "default"
+        centres.append(Centre(self._example.decisions, 1.0 if is_default else 0.1, "default"))
+        posterior = Posterior(self._points, centres)
+        if self._options.posterior:
+            rounds = len({m.slot for m in self._own})
+            posterior.update(
+                [Observation(m.program.decisions, m.seconds, m.program.origin.split(":")[-1]) for m in self._own],
+                rounds,
+            )
+        return posterior
+
+    def _guess(self) -> Guess | None:
+        if not self._options.guess:
+            return None
+        rows = [_rows(self._own, own=True)] if self._own else []
+        rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
+        return Guess.fit(rows, self._question.seed % 2**31)
+
+    def _relatives(self) -> list[Relative]:
+        """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
+        kin = []
+        for relative in self._question.relatives:
+            fitting = [m for m in relative.measured if signature(m.program.sketch) == self._signature]
+            if any(math.isfinite(m.seconds) for m in fitting):
+                kin.append(replace(relative, measured=sorted(fitting, key=lambda m: m.seconds)))
+        return sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
+
+    def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
+        legal: dict[Decisions, str] = {}
+        for decisions, origin in drawn:
+            if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
+                continue
+            try:
+                d.check(self._points, decisions)
+            except IllegalDecisionError:
+                continue
+            legal[decisions] = origin
+        return list(legal.items())
+
+    def _new(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
+        tried = {m.program.decisions for m in self._own}
+        return [(decisions, origin) for decisions, origin in drawn if decisions not in tried]
+
+    def _program(self, decisions: Decisions, origin: str) -> Program:
+        return replace(self._example, decisions=decisions, origin=f"diffusion:{origin}")
+
+
+def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:
+    first = measured[0].program
+    return Rows(
+        first.sketch.points(first.decisions),
+        [m.program.decisions for m in measured],
+        [m.seconds for m in measured],
+        own,
+    )
+
+
+def _promise(best: Sequence[float]) -> list[float]:
+    """What share of the proposals a sketch deserves. One never tried counts as a third of the leader."""
+    leader = min(best, default=math.inf)
+    if not math.isfinite(leader):
+        return [1.0] * len(best)
+    return [max(0.02, (leader / seconds) ** _STEEPNESS) if math.isfinite(seconds) else 0.12 for seconds in best]
+
+
+def _mix(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:
+    """The ranking, with every so often one at random."""
+    left, mixed = list(map(int, ranked)), []
+    while left:
+        at = int(rng.integers(len(left))) if rng.random() < _EXPLORING else 0
+        mixed.append(left.pop(at))
+    return mixed

@@ -1,0 +1,191 @@
+"""The design space of one operator of every sort in the zoo: programs as data against what TVM makes of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm.script
+import tvm_ffi
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm.s_tir.meta_schedule.postproc import RewriteReductionBlock
+
+from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.operator_key import operator_key
+from slipstream.program import decisions as d
+from slipstream.program.decisions import IllegalDecisionError, Tile
+from slipstream.program.metaschedule import from_metaschedule, to_metaschedule
+from slipstream.program.sketch import Sketch, SketchError
+from slipstream.program.space import MOST_WRITTEN_OUT, Program, Space
+from slipstream.program.trace import apply, read_trace
+from slipstream.target import resolve_target
+from tests.program.zoo_operators import function, labels, space
+
+every_operator = pytest.mark.parametrize("label", labels())
+some_operators = pytest.mark.parametrize("label", labels()[::6])
+
+
+def programs_of(operator: Space) -> tuple[Program, ...]:
+    return (operator.default, *operator.stock)
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(tvm_ffi.structural_equal(a, b, map_free_vars=True))
+
+
+@every_operator
+def test_the_default_program_is_the_one_an_untuned_model_has(label: str) -> None:
+    operator = space(label)
+    realized = operator.realize(operator.default)
+    assert realized is not None
+    assert realized.program == operator.default
+    untuned = tvm.IRModule({"main": schedule_default(function(label), resolve_target())})
+    # Post-processing moves the start of a sum out of its loop, which an untuned model leaves to TVM's lowering.
+    schedule = tvm.s_tir.Schedule(untuned)
+    assert RewriteReductionBlock().apply(schedule)
+    assert same(realized.module["main"].without_attr("global_symbol"), schedule.mod["main"])
+
+
+@every_operator
+def test_programs_go_through_traces_and_back(label: str) -> None:
+    """And what is scheduled stays as it was: TVM changes a function that it takes for its own."""
+    operator = space(label)
+    rng = np.random.default_rng(0)
+    drawn = [operator.draw(rng) for _ in range(2)] if operator.sketches else []
+    for program in (*programs_of(operator), *drawn):
+        realized = operator.realize(program)
+        if realized is None:
+            assert program in drawn, "a sketch's own example must be a schedule"
+            continue
+        d.check(operator.points(program), realized.program.decisions)
+        schedule = tvm.s_tir.Schedule(operator.mod)
+        apply(program.sketch, realized.program.decisions, schedule, operator.names)
+        assert read_trace(schedule.trace, operator.names) == (program.sketch, realized.program.decisions)
+        again = operator.realize(realized.program)
+        assert again is not None
+        assert again.program == realized.program
+        assert again.text == realized.text
+        tiles = [n for n, point in enumerate(operator.points(program)) if isinstance(point, Tile)]
+        assert [realized.program.decisions[n] for n in tiles] == [program.decisions[n] for n in tiles]
+    assert operator_key(operator.func) == operator.key
+    assert same(operator.func, function(label))
+    assert same(operator.mod["main"].without_attr("global_symbol"), function(label))
+
+
+@every_operator
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_drawn_and_perturbed_is_legal(label: str, seed: int) -> None:
+    operator, rng = space(label), np.random.default_rng(seed)
+    if not operator.sketches:
+        return
+    program = operator.draw(rng)
+    points = operator.points(program)
+    d.check(points, program.decisions)
+    moved = d.perturb(points, program.decisions, rng, 2)
+    d.check(points, moved)
+    assert sum(a != b for a, b in zip(program.decisions, moved, strict=True)) <= 2
+    assert program.sketch.points(moved) == points
+    for point, value in zip(points, moved, strict=True):
+        if isinstance(point, Tile):
+            assert point.extent > 10_000 or value in set(point.values())
+
+
+@every_operator
+def test_an_illegal_program_is_refused_without_tvm(label: str) -> None:
+    operator = space(label)
+    for program in programs_of(operator):
+        points = operator.points(program)
+        spoiled = [(n, _spoil(point, program.decisions[n])) for n, point in enumerate(points)]
+        for n, value in spoiled:
+            decisions = (*program.decisions[:n], value, *program.decisions[n + 1 :])
+            with pytest.raises(IllegalDecisionError, match=f"decision {n}:"):
+                operator.check(replace(program, decisions=decisions))
+        with pytest.raises(IllegalDecisionError, match="decisions are needed"):
+            operator.check(replace(program, decisions=(*program.decisions, 0)))
+    with pytest.raises(SketchError, match="has no sketch"):
+        operator.check(Program(operator.key, Sketch('[["EnterPostproc",[],[],[]]]'), ()))
+
+
+def _spoil(point: d.Point, value: d.Value) -> Any:
+    if isinstance(point, Tile):
+        assert isinstance(value, tuple)
+        return (value[0] + 1, *value[1:])
+    return 1000
+
+
+def test_a_program_that_would_be_written_out_without_end_is_refused() -> None:
+    found = 0
+    for label in labels():
+        default = space(label).default
+        if default.sketch.writes_out:
+            points = space(label).points(default)
+            largest = tuple(_innermost(point) if isinstance(point, Tile) else v for point, v in _pairs(points, default))
+            if default.sketch.body_size(largest) > MOST_WRITTEN_OUT:
+                found += 1
+                with pytest.raises(IllegalDecisionError, match="copies of the innermost statement"):
+                    space(label).check(replace(default, decisions=largest))
+        space(label).check(default)
+    assert found
+
+
+def _pairs(points: d.Points, program: Program) -> Any:
+    return zip(points, program.decisions, strict=True)
+
+
+def _innermost(tile: Tile) -> d.Value:
+    """As much as may be in the two innermost levels."""
+    last = max(f for f in d.divisors(tile.extent) if f <= tile.most_innermost)
+    return (*[1] * (tile.parts - 2), tile.extent // last, last) if tile.parts > 1 else (tile.extent,)
+
+
+def renamed(func: Any) -> Any:
+    """The function with other names for its blocks and buffers, chosen to be each other's prefixes."""
+    text = func.script()
+    blocks = [name for name in dict.fromkeys(re.findall(r'T\.sblock\("(\w+)"\)', text)) if name != "root"]
+    for number, name in enumerate(blocks):
+        text = re.sub(rf'T\.sblock\("{name}"\)', f'T.sblock("£{number}")', text)
+    buffers = re.findall(r"^ *(\w+) = T\.sblock_alloc_buffer", text, re.MULTILINE)
+    for number, name in enumerate(buffers):
+        text = re.sub(rf"\b{name}\b", f"buffer{'_1' * number}", text)
+    for number in range(len(blocks)):
+        text = text.replace(f'"£{number}"', f'"block{"_1" * number}"')
+    return tvm.script.from_source(text)
+
+
+@pytest.mark.parametrize("label", labels()[::2])
+def test_an_equal_operator_under_other_names_has_the_same_sketches(label: str) -> None:
+    operator = space(label)
+    other = renamed(operator.func)
+    assert operator_key(other) == operator.key
+    twin = Space(operator.key, other, operator.target)
+    assert not set(twin.names) & set(operator.names)
+    assert twin.default == operator.default
+    for program in programs_of(operator):
+        realized, expected = twin.realize(program), operator.realize(program)
+        assert realized is not None
+        assert expected is not None
+        assert realized.program == expected.program
+        assert same(realized.module, expected.module)
+
+
+@some_operators
+def test_the_stock_sketches_do_not_depend_on_names_or_on_the_seed(label: str) -> None:
+    operator = space(label)
+    twin = Space(operator.key, renamed(operator.func), operator.target, seed=7)
+    assert {p.sketch for p in twin.stock} == {p.sketch for p in operator.stock}
+
+
+@some_operators
+def test_metaschedules_traces_of_our_programs(label: str) -> None:
+    operator = space(label)
+    module = tvm.ir.save_json(operator.mod)
+    for program in programs_of(operator):
+        decisions = d.to_json(program.decisions)
+        written = to_metaschedule(module, program.sketch.text, decisions)
+        assert from_metaschedule(module, written) == (program.sketch.text, decisions)

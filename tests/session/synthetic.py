@@ -1,0 +1,195 @@
+"""Sessions on a real model, zoo:tiny_cnn, with a measurer that only pretends: what the loop does, in seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from slipstream import cost, schedulers, search
+from slipstream.frontends import Model, load_model
+from slipstream.graph.operators import Operator, extract_operators
+from slipstream.graph.prepare import prepare
+from slipstream.measure import reference_text
+from slipstream.measure.replay import SimulatedClock
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
+from slipstream.program.space import Space
+from slipstream.session.budget import Budget
+from slipstream.session.events import Event, Snapshot
+from slipstream.session.kinship import elders_of, families_of, kin_of
+from slipstream.session.loop import Room, Session
+from slipstream.session.settings import Settings
+from slipstream.session.track import make_tracks
+from slipstream.store import OperatorRecord, Store
+from slipstream.target import resolve_target
+
+MODEL = "zoo:tiny_cnn"
+HARDWARE = {"kind": "simulated"}
+PEAK_FLOPS = 1e11
+TRIAL_SECONDS = 0.25
+
+Seconds = Callable[[Candidate], float | FailureKind]
+
+
+def hashed(candidate: Candidate, seed: int = 0) -> float | FailureKind:
+    """0.1 to 10.1 ms by a hash of the program's text; one program in ten fails."""
+    digest = hashlib.blake2b(f"{seed}:{candidate.operator}:{candidate.module}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big") / 2**64
+    return FailureKind.RUN_ERROR if number < 0.1 else 1e-4 + 1e-2 * number
+
+
+class SyntheticMeasurer:
+    """SIMULATES: nothing is built or run. A program's seconds are what `seconds` makes of it, by default a hash.
+
+    A trial takes a quarter of a second of the simulated `clock` and `pause` real ones. `log` gets a line for every
+    program that was measured, so that those of a process that is killed can be counted.
+    """
+
+    def __init__(
+        self, seconds: Seconds = hashed, *, clock: SimulatedClock | None = None, pause: float = 0.0, log: Any = None
+    ) -> None:
+        self._seconds, self._pause, self._log = seconds, pause, log
+        self.clock = clock or SimulatedClock()
+        self.measured: list[Candidate] = []
+
+    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
+        for program in programs:
+            started = self.clock.now()
+            self.clock.advance(TRIAL_SECONDS)
+            time.sleep(self._pause)
+            self.measured.append(program)
+            if self._log:
+                with Path(self._log).open("a") as file:
+                    file.write(f"{program.label}\n")
+            yield self._answer(program, started)
+
+    def _answer(self, program: Candidate, started: float) -> Measurement:
+        times = {"build_seconds": 0.2, "run_seconds": 0.05, "started_at": started}
+        seconds = self._seconds(program)
+        if isinstance(seconds, FailureKind):
+            return Measurement(program, failure=Failure(seconds, "simulated"), **times)
+        return Measurement(program, (seconds, seconds, seconds), verified=True, **times)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@cache
+def model() -> Model:
+    return load_model(MODEL)
+
+
+@cache
+def prepared() -> Any:
+    return prepare(model().module, resolve_target())[0]
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    return {operator.key: operator for operator in extract_operators(prepared())}
+
+
+@cache
+def space(key: str) -> Space:
+    return Space(key, operators()[key].func, resolve_target())
+
+
+def open_session(store: Store, **changes: Any) -> str:
+    """The store's one session, begun if there is none."""
+    known = store.sessions()
+    if known:
+        return known[0].id
+    return begin_session(store, **changes)
+
+
+def begin_session(store: Store, **changes: Any) -> str:
+    hardware = store.add_hardware(HARDWARE)
+    store.add_model(model().fingerprint, model().name, model().source)
+    store.add_operators(
+        OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
+        for o in operators().values()
+    )
+    options = {"settings": Settings(**changes).to_json(), "budget": Budget().to_json()}
+    return store.create_session(model().fingerprint, hardware, options, {k: o.weight for k, o in operators().items()})
+
+
+def make_session(
+    store: Store,
+    session: str,
+    measurer: SyntheticMeasurer,
+    budget: Budget,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    watcher: Callable[[Event, Snapshot], None] = lambda event, snapshot: None,
+) -> Session:
+    """As `slipstream.tune` makes it, on the measurer's clock."""
+    record = store.session(session)
+    settings = Settings.from_json(record.options["settings"])
+    rooms = {key: Room(operator, space(key)) for key, operator in operators().items()}
+    families = families_of(rooms, settings.families)  # type: ignore[arg-type]
+    kin = kin_of(rooms, families)
+    tracks = make_tracks(
+        {key: o.weight for key, o in operators().items()},
+        {key: o.name for key, o in operators().items()},
+        {key: o.flops for key, o in operators().items()},
+        {key: tuple(other for other, _ in others) for key, others in kin.items()},
+    )
+    rows = [track.row for track in tracks.by_key.values()]
+    infinite = float("inf")
+    return Session(
+        store=store,
+        session=session,
+        hardware=record.hardware,
+        rooms=rooms,
+        tracks=tracks,
+        measurer=measurer,
+        scheduler=schedulers.make(
+            settings.scheduler, seed=settings.seed, slot_trials=settings.slot_trials, peak_flops=PEAK_FLOPS
+        ),
+        search=search.make(
+            settings.search, threads=1, population=settings.population, generations=settings.generations
+        ),
+        cost=cost.make(settings.cost, seed=settings.seed, threads=1),
+        settings=settings,
+        budget=budget,
+        snapshot=Snapshot(session, "tiny_cnn", "simulated", "prepare", 0.0, budget.remaining(0, 0, infinite, infinite),
+                          infinite, infinite, [], rows),
+        watcher=watcher,
+        stop=stop,
+        clock=measurer.clock.now,
+        elapsed=record.elapsed,
+        kin=kin,
+        priors={f.prior: [key for key in f.members if key != f.prior] for f in families},
+        elders=elders_of(rooms, store, record.hardware),
+    )  # fmt: skip
+
+
+def play(
+    path: Path, budget: Budget, measurer: SyntheticMeasurer | None = None, *, again: bool = False, **changes: Any
+) -> tuple[Session, str]:
+    """Run the session of the store at `path` until its budget is spent: the session and why it ended.
+
+    `stop` and `watcher` go to the session, other `changes` to its settings if it is new. `again`: another session.
+    """
+    watching = {name: changes.pop(name) for name in ("stop", "watcher") if name in changes}
+    with Store.open(path) as store:
+        session_id = begin_session(store, **changes) if again else open_session(store, **changes)
+        with store.own(session_id):
+            session = make_session(store, session_id, measurer or SyntheticMeasurer(), budget, **watching)
+            return session, session.run()
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """What a session has decided and measured, without the times that differ from run to run."""
+    with Store.open(path, create=False) as store:
+        (record,) = store.sessions()
+        return {
+            "slots": [(s.slot, s.operator, s.programs, s.note, s.finished) for s in store.slots(record.id)],
+            "trials": [
+                (t.slot, t.position, t.operator, t.program, t.samples, t.failure)
+                for t in store.trials(session=record.id)
+            ],
+        }
