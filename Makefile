@@ -1,4 +1,4 @@
-# make demo   install, then compile, run and benchmark a small model on this CPU
+# make demo   install, then tune a small model on this CPU and benchmark it
 # make test   install, then lint, type-check and test
 PYTHON ?= python3
 VENV   := .venv
@@ -10,10 +10,10 @@ comma  := ,
 .PHONY: demo test lint types unit clean
 
 demo: $(VENV)/.installed
-	$(BIN)/slipstream compile zoo:tiny_cnn -o demo/tiny_cnn
-	$(BIN)/slipstream run demo/tiny_cnn --random
-	$(BIN)/slipstream compile zoo:squeezenet1_1 -o demo/squeezenet
+	rm -rf demo/squeezenet
+	$(BIN)/slipstream tune zoo:squeezenet1_1 -o demo/squeezenet --budget 90s
 	$(BIN)/slipstream bench demo/squeezenet --against onnxruntime
+	@echo "Next: slipstream resume demo/squeezenet --budget 3m, or slipstream tune your-model.onnx -o out --budget 5m"
 
 test: lint types unit
 

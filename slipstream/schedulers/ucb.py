@@ -12,17 +12,17 @@ from slipstream.schedulers.types import OperatorState, SchedulerError
 
 
 class UCB:
-    """Picks the operator with the highest `gain + reach * sqrt(c * ln t / slots)`.
+    """Picks the operator with the highest `gain + latency * sqrt(c * ln t / slots)`.
 
     Units. The paper adds seconds (the gain) to a pure number (the bonus), so its schedule depends on the unit of
     latency, and it needs another constant for models under a millisecond. Here both are shares of the model's
     latency. Hoeffding's bound, where the bonus comes from, is proportional to the range of the reward, and a slot
-    cannot take more off the model than the operator's own latency: so the bonus is scaled by that share, `reach`.
+    cannot take more off the model than the operator's own latency: so the bonus is scaled by that share.
     The schedule is then the same in seconds and in milliseconds, and a light operator is not explored as if it
     could save the whole model. With rewards in these units `c` is far below the paper's 2: a slot brings a few
     per cent of the operator's latency, not all of it.
 
-    While nothing but an operator's default program is known, its bound is its whole reach: the paper's large
+    While nothing but an operator's default program is known, its gain is all it can reach: the paper's large
     constant gamma, made as tight as it can be.
     """
 
@@ -60,7 +60,7 @@ class UCB:
         latency = sum(operator.latency for operator in operators if math.isfinite(operator.latency)) or 1.0
         gains = self.gains.gains(candidates, operators)
         return {
-            operator.key: (gain + self.gains.reach(operator) * self._doubt(operator, slot)) / latency
+            operator.key: (gain + operator.latency * self._doubt(operator, slot)) / latency
             for operator, gain in zip(candidates, gains, strict=True)
         }
 

@@ -123,7 +123,7 @@ class Session:
 
     def _state(self, track: Track) -> OperatorState:
         """An operator as the scheduler sees it, its place in the family included."""
-        state = track.state(self.settings.patience_trials)
+        state = track.state(self.settings.patience_trials, self.settings.most_trials)
         if not self.settings.joint or state.finished:
             return state
         followers = {
@@ -160,10 +160,9 @@ class Session:
         self.snapshot.doing = "searching"
         self._tell("slot", operator=key, name=room.operator.name, slot=slot)
         started = self._clock()
+        seed = slot_seed(self.settings.seed, key, slot)
         realized = self.search.propose(
-            Question(
-                room.space, self._slot_size(), slot_seed(self.settings.seed, key, slot), room.known(), self.cost.score
-            )
+            Question(room.space, self._slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
         )
         searched = self._spent("search", started)
         self._begin(slot, key, [r.program for r in realized], searched, {})

@@ -16,7 +16,8 @@ class SettingsError(SlipstreamError):
 
 @dataclass(frozen=True)
 class Settings:
-    """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain.
+    """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain,
+    and after `most_trials` in any case.
 
     `families` says how operators are grouped; with `joint` the scheduler knows of the families: a prior's gain counts
     its followers', and news of a relative counts for an operator. `population` and `generations` are evolutionary
@@ -29,8 +30,9 @@ class Settings:
     cost: str = "incremental"
     families: str = "anchor"
     joint: bool = True
-    slot_trials: int = 16
-    patience_trials: int = 96
+    slot_trials: int = 8
+    patience_trials: int = 64
+    most_trials: int | None = None
     population: int = 128
     generations: int = 2
     seed: int = 0
@@ -47,8 +49,8 @@ class Settings:
 
 EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
-        "quick": MappingProxyType({"slot_trials": 8, "patience_trials": 32, "population": 64, "generations": 2}),
-        "normal": MappingProxyType({"slot_trials": 16, "patience_trials": 96, "population": 128, "generations": 2}),
+        "quick": MappingProxyType({"slot_trials": 6, "patience_trials": 24, "population": 64, "generations": 2}),
+        "normal": MappingProxyType({"slot_trials": 8, "patience_trials": 64, "population": 128, "generations": 2}),
         "max": MappingProxyType({"slot_trials": 32, "patience_trials": 320, "population": 512, "generations": 4}),
     }
 )
@@ -81,8 +83,11 @@ def make_settings(
     cost: str | None = None,
     seed: int = 0,
     deterministic: bool = False,
+    others: Mapping[str, Any] = MappingProxyType({}),
 ) -> Settings:
-    """Effort first, then the preset, then what was asked for by name; each overrules the one before."""
+    """Effort first, then the preset, then what was asked for by name, then `others`, which may be any field of
+    `Settings`; each overrules the one before.
+    """
     if effort not in EFFORTS:
         raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
     if preset is not None and preset not in PRESETS:
@@ -94,6 +99,9 @@ def make_settings(
         settings = replace(settings, **PRESETS[preset])
     chosen = {"scheduler": scheduler, "search": search, "cost": cost}
     settings = replace(settings, **{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
+    if unknown := set(others) - {field.name for field in fields(Settings)}:
+        raise SettingsError(f"there is no setting {min(unknown)!r}; choose from the fields of Settings")
+    settings = replace(settings, **others)
     _check_names(settings)
     return settings
 

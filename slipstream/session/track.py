@@ -68,7 +68,7 @@ class Track:
         self.seconds += seconds
         self._state = None
 
-    def state(self, patience_trials: int) -> OperatorState:
+    def state(self, patience_trials: int, most_trials: int | None = None) -> OperatorState:
         """What a scheduler sees; made anew only when something has changed."""
         if self._state is None:
             state = OperatorState(
@@ -81,7 +81,8 @@ class Track:
                 self.exhausted,
                 self.similar,
             )
-            if not state.finished and is_finished(state, patience_trials):
+            enough = most_trials is not None and state.trials >= most_trials
+            if not state.finished and (enough or is_finished(state, patience_trials)):
                 state = replace(state, finished=True)
             self._state = state
             self.row.finished = state.finished

@@ -48,6 +48,7 @@ def tune(
     cost: str | None = None,
     seed: int = 0,
     deterministic: bool = False,
+    settings: Mapping[str, Any] | None = None,
     target: str = "cpu",
     threads: int | None = None,
     store: str | Path | None = None,
@@ -61,12 +62,13 @@ def tune(
 
     `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
-    without any, when nothing improves any more. `callbacks` get every event and a snapshot of the session.
+    without any, when nothing improves any more. `settings` sets any other field of `Settings` by its name.
+    `callbacks` get every event and a snapshot of the session.
     """
     began = time.monotonic()
     output = Path(output).absolute()
     limits = Budget.of(budget, trials, until_latency)
-    settings = make_settings(
+    chosen = make_settings(
         preset=preset,
         effort=effort,
         scheduler=scheduler,
@@ -74,6 +76,7 @@ def tune(
         cost=cost,
         seed=seed,
         deterministic=deterministic,
+        others=settings or {},
     )
     check_new(output)
     if store is not None:
@@ -86,7 +89,7 @@ def tune(
         else load_model(model, example_inputs=example_inputs, shapes=shapes, constants=constants)
     )
     options = {
-        "settings": settings.to_json(),
+        "settings": chosen.to_json(),
         "budget": limits.to_json(),
         "target": target,
         "threads": threads,
@@ -95,7 +98,7 @@ def tune(
     }
     prepared = _prepare(loaded, resolved)
     with _new_session(output, store, loaded, prepared, resolved, options) as (directory, opened):
-        work = _Work(directory, opened, loaded, prepared, resolved, settings, limits, watcher, began, 0.0)
+        work = _Work(directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0)
         return work.run(make_measurer or _local_measurer)
 
 

@@ -146,5 +146,7 @@ class _KillsTheServer(np.random.Generator):
     def permutation(self, x: Any, axis: int = 0) -> Any:
         if self._kills > 0:
             self._kills -= 1
-            os.kill(self._measurer._runner.server.pid, signal.SIGKILL)
+            server = self._measurer._runner.server
+            os.kill(server.pid, signal.SIGKILL)
+            server._process.wait()
         return super().permutation(x, axis)

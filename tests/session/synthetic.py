@@ -5,18 +5,24 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slipstream import cost, schedulers, search
+from slipstream.cost.features import WIDTH, extract_possible
 from slipstream.frontends import Model, load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.measure import reference_text
 from slipstream.measure.replay import SimulatedClock
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
-from slipstream.program.space import Space
+from slipstream.program.space import Realized, Space
+from slipstream.search.random import Random
+from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.kinship import elders_of, families_of, kin_of
@@ -77,6 +83,19 @@ class SyntheticMeasurer:
         """Nothing to release."""
 
 
+class Scored:
+    """Random programs, the half that the cost model likes better: a search that needs the model's state to be right."""
+
+    uses_score = True
+
+    def propose(self, question: Question) -> list[Realized]:
+        drawn = Random().propose(replace(question, count=2 * question.count))
+        features = extract_possible([r.module for r in drawn], question.space.target)
+        scores = question.score([rows if rows is not None else np.empty((0, WIDTH), np.float32) for rows in features])
+        best = sorted(range(len(drawn)), key=lambda n: -scores[n])[: question.count]
+        return [drawn[n] for n in best]
+
+
 @cache
 def model() -> Model:
     return load_model(MODEL)
@@ -124,6 +143,7 @@ def make_session(
     *,
     stop: Callable[[], bool] = lambda: False,
     watcher: Callable[[Event, Snapshot], None] = lambda event, snapshot: None,
+    proposer: Search | None = None,
 ) -> Session:
     """As `slipstream.tune` makes it, on the measurer's clock."""
     record = store.session(session)
@@ -149,7 +169,8 @@ def make_session(
         scheduler=schedulers.make(
             settings.scheduler, seed=settings.seed, slot_trials=settings.slot_trials, peak_flops=PEAK_FLOPS
         ),
-        search=search.make(
+        search=proposer
+        or search.make(
             settings.search, threads=1, population=settings.population, generations=settings.generations
         ),
         cost=cost.make(settings.cost, seed=settings.seed, threads=1),
@@ -172,9 +193,10 @@ def play(
 ) -> tuple[Session, str]:
     """Run the session of the store at `path` until its budget is spent: the session and why it ended.
 
-    `stop` and `watcher` go to the session, other `changes` to its settings if it is new. `again`: another session.
+    `stop`, `watcher` and `proposer` go to the session, other `changes` to its settings if it is new. `again` begins
+    another session on the same store.
     """
-    watching = {name: changes.pop(name) for name in ("stop", "watcher") if name in changes}
+    watching = {name: changes.pop(name) for name in ("stop", "watcher", "proposer") if name in changes}
     with Store.open(path) as store:
         session_id = begin_session(store, **changes) if again else open_session(store, **changes)
         with store.own(session_id):
