@@ -84,7 +84,7 @@ class Recording:
             content = json.loads(gzip.decompress(path.read_bytes()))
             if content.pop("format") != _FORMAT:
                 raise RecordingError(f"{path} has another format: record it again")
-            rows = [
+            rows: list[dict[str, Any]] = [
                 {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
                 for row in content.pop("operators")
             ]

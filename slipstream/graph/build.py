@@ -13,6 +13,7 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.errors import BuildError
+from slipstream.graph import tir_pipeline
 from slipstream.graph.default_schedule import schedule_default
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.relax_walk import map_prim_funcs
@@ -43,7 +44,7 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
     """Compile a module whose operators are scheduled."""
     mod, weights = _separate_weights(mod)
     try:
-        executable = tvm.compile(mod, target=target.tvm, relax_pipeline=_lowering())
+        executable = tvm.compile(mod, target=target.tvm, relax_pipeline=_lowering(), tir_pipeline=tir_pipeline.NAME)
     except (tvm.error.InternalError, ValueError, RuntimeError) as error:
         raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
     return BuiltModel(executable, weights)

@@ -10,10 +10,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
+from slipstream.graph.tir_pipeline import STACK_BYTES
 from slipstream.target import Target
-
-# TVM keeps a smaller buffer on the stack, where LLVM can turn it into registers.
-_STACK_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _time_per_multiply_add(tile: Tile, target: Target) -> float:
     sums = tile.rows * tile.vectors
     loads = 2.0 * tile.vectors + 0.5 * tile.rows
     time = max(sums, loads, 8) + 0.1 * loads
-    if sums * tile.lanes * 4 >= _STACK_BYTES:
+    if sums * tile.lanes * 4 > STACK_BYTES:
         time *= 1.5
     if tile.lanes & (tile.lanes - 1):
         time *= 3.0

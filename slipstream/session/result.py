@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,12 @@ class TuningResult:
     snapshot: Snapshot = field(repr=False)
 
     def __str__(self) -> str:
-        factor = self.start_latency / self.latency if self.latency else 1.0
-        return (
-            f"{self.model}: {self.end_to_end * 1e3:.3f} ms; operators {self.start_latency * 1e3:.3f} -> "
-            f"{self.latency * 1e3:.3f} ms ({factor:.2f}x) after {self.trials} trials in {self.elapsed:.0f} s"
-        )
+        operators = "not all operators were timed" if self.operators else "no operator could be timed"
+        if math.isfinite(self.latency):
+            factor = self.start_latency / self.latency if self.latency else 1.0
+            operators = f"operators {self.start_latency * 1e3:.3f} -> {self.latency * 1e3:.3f} ms ({factor:.2f}x)"
+        end = f"after {self.trials} trials in {self.elapsed:.0f} s"
+        return f"{self.model}: {self.end_to_end * 1e3:.3f} ms; {operators} {end}"
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the model first, then its operators, the longest first."""

@@ -423,13 +423,14 @@ class _Work:
         return _time_model(self.directory.model, self.target.threads), note
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
+        measured = sum(1 for _ in self.store.trials(session=self.directory.session))
         return Snapshot(
             session=self.directory.session,
             model=self.model.name,
             target=str(self.target),
             phase="prepare",
             elapsed=self.elapsed_before + time.monotonic() - self.began,
-            remaining=self.budget.remaining(self.elapsed_before, 0, math.inf, math.inf),
+            remaining=self.budget.remaining(self.elapsed_before, measured, math.inf, math.inf),
             start_latency=math.inf,
             latency=math.inf,
             curve=[],

@@ -36,7 +36,7 @@ def main(store: str, log: str, state: str, trials: str, cost: str) -> None:
 
 def _wait_or_kill(child: int, log: Path, chance: random.Random) -> int | None:
     """Kill the child somewhere between its start and a few trials later; its exit status if it was through before."""
-    wanted = _measured(log) + chance.randint(0, 6)
+    wanted = _measured(log) + chance.randint(0, 5)
     while _measured(log) < wanted:
         finished, status = os.waitpid(child, os.WNOHANG)
         if finished:

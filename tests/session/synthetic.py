@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -124,15 +124,17 @@ def open_session(store: Store, **changes: Any) -> str:
     return begin_session(store, **changes)
 
 
-def begin_session(store: Store, **changes: Any) -> str:
+def begin_session(store: Store, tuned: Mapping[str, Operator] | None = None, **changes: Any) -> str:
+    """A new session on `tuned`, by default the operators of tiny_cnn; `changes` are its settings."""
+    tuned = tuned or operators()
     hardware = store.add_hardware(HARDWARE)
     store.add_model(model().fingerprint, model().name, model().source)
     store.add_operators(
         OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
-        for o in operators().values()
+        for o in tuned.values()
     )
     options = {"settings": Settings(**changes).to_json(), "budget": Budget().to_json()}
-    return store.create_session(model().fingerprint, hardware, options, {k: o.weight for k, o in operators().items()})
+    return store.create_session(model().fingerprint, hardware, options, {k: o.weight for k, o in tuned.items()})
 
 
 def make_session(
@@ -144,17 +146,18 @@ def make_session(
     stop: Callable[[], bool] = lambda: False,
     watcher: Callable[[Event, Snapshot], None] = lambda event, snapshot: None,
     proposer: Search | None = None,
+    rooms: Mapping[str, Room] | None = None,
 ) -> Session:
-    """As `slipstream.tune` makes it, on the measurer's clock."""
+    """As `slipstream.tune` makes it, on the measurer's clock; `rooms` are those of tiny_cnn unless given."""
     record = store.session(session)
     settings = Settings.from_json(record.options["settings"])
-    rooms = {key: Room(operator, space(key)) for key, operator in operators().items()}
+    rooms = rooms or {key: Room(operator, space(key)) for key, operator in operators().items()}
     families = families_of(rooms, settings.families)  # type: ignore[arg-type]
     kin = kin_of(rooms, families)
     tracks = make_tracks(
-        {key: o.weight for key, o in operators().items()},
-        {key: o.name for key, o in operators().items()},
-        {key: o.flops for key, o in operators().items()},
+        {key: room.operator.weight for key, room in rooms.items()},
+        {key: room.operator.name for key, room in rooms.items()},
+        {key: room.operator.flops for key, room in rooms.items()},
         {key: tuple(other for other, _ in others) for key, others in kin.items()},
     )
     rows = [track.row for track in tracks.by_key.values()]

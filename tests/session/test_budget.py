@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -27,22 +28,20 @@ def test_durations(text: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "m", "5x", "five", "5m30", "1h30", "-5m", "5m-", "1e3", "5,5s", "0", "0s", 0, -1, "nan", "inf", math.nan,
-        math.inf, True, None, "1:30", "9" * 400, "5m;rm -rf", 10**400,
+        "", " ", "m", "5x", "five", "5m30", "1h30", "-5m", "5m-", "1e3", "5,5s", "0", "0s", 0, -1, "nan", "inf",
+        math.nan, math.inf, True, None, "1:30", "9" * 400, "5m;rm -rf",
     ],
 )  # fmt: skip
 def test_what_is_no_duration(text: Any) -> None:
-    with pytest.raises(BudgetError, match="makes no sense|allows nothing") as refused:
+    with pytest.raises(BudgetError, match=r"makes no sense|allows nothing") as refused:
         parse_duration(text)
     assert "\n" not in str(refused.value)
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
-    try:
+    with contextlib.suppress(BudgetError):
         assert 0 < parse_duration(text) < math.inf
-    except BudgetError:
-        pass
 
 
 @pytest.mark.parametrize("trials", [0, -1, 1.5, True, "7"])

@@ -1,0 +1,20 @@
+"""The ablation: no model of the future at all, only that gains grow rare with the number of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
+from slipstream.schedulers.types import OperatorState
+
+
+class NoBelief:
+    """Picks the highest latency / (slots + 1)."""
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        candidates = unfinished(operators)
+        if not candidates:
+            return None
+        if cold := warming_up(candidates):
+            return fewest_slots(cold).key
+        return highest(candidates, lambda o: o.latency / (o.slots + 1)).key

@@ -1,0 +1,86 @@
+"""Policies played over recorded curves, several seeds each.
+
+A seed decides the order in which a policy sees the operators as well as its random numbers: otherwise a policy without
+any, such as the sequential one, would have a single run, and luck or bad luck with the order of the model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.dynatune.curves import Recording
+from benchmarks.dynatune.no_belief import NoBelief
+from benchmarks.dynatune.paper_ucb import PaperUCB
+from slipstream.schedulers import Scheduler, make
+from slipstream.schedulers.replay import RecordedCurve, Replay, replay
+
+# Name here -> how figures call it.
+LABELS = {
+    "dynatune": "DynaTune",
+    "dynatune_paper": "DynaTune as in the paper",
+    "no_belief": "no belief",
+    "epsilon_greedy": "epsilon-greedy",
+    "softmax": "softmax",
+    "gradient": "gradient (Ansor)",
+    "dynamic_round_robin": "dynamic round-robin",
+    "dynamic_random": "dynamic random",
+    "linear": "linear",
+    "round_robin": "round-robin",
+    "random": "random",
+    "sequential": "sequential",
+    "oracle": "oracle",
+}
+# A recorded curve ends where it ends; nobody gives up on it before.
+_PATIENCE = 10**9
+
+
+def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: int, slot_trials: int) -> Scheduler:
+    """The policy of that name; all of `LABELS`, and whatever else `slipstream.schedulers` has."""
+    if name == "no_belief":
+        return NoBelief()
+    if name == "dynatune_paper":
+        return PaperUCB(seed=seed, slot_trials=slot_trials, peak_flops=peak_flops)
+    options = {"curves": curves} if name == "oracle" else {}
+    return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
+
+
+@dataclass
+class Study:
+    """What all figures are made from, and where they go. Replays are kept: figures share most of them."""
+
+    recordings: Sequence[Recording]
+    figures: Path
+    results: Path
+    seeds: int = 5
+    slot_trials: int = 8
+    _kept: dict[tuple[str, str, int], Replay] = field(default_factory=dict, repr=False)
+
+    @property
+    def models(self) -> dict[str, list[Recording]]:
+        """Recordings by model."""
+        found: dict[str, list[Recording]] = defaultdict(list)
+        for recording in self.recordings:
+            found[recording.model].append(recording)
+        return dict(found)
+
+    def runs(self, model: str, name: str) -> list[Replay]:
+        """A policy's replays of a model: every recording of it with every seed."""
+        return [self._run(recording, name, seed) for recording in self.models[model] for seed in range(self.seeds)]
+
+    def _run(self, recording: Recording, name: str, seed: int) -> Replay:
+        at = (recording.name, name, seed)
+        if at not in self._kept:
+            curves = shuffled(recording.replayable(), seed)
+            scheduler = policy(name, curves, recording.peak_flops, seed, self.slot_trials)
+            self._kept[at] = replay(scheduler, curves, self.slot_trials, patience_trials=_PATIENCE)
+        return self._kept[at]
+
+
+def shuffled(curves: Sequence[RecordedCurve], seed: int) -> list[RecordedCurve]:
+    """The operators in the order that belongs to the seed."""
+    return [curves[int(i)] for i in np.random.default_rng(seed).permutation(len(curves))]

@@ -1,0 +1,140 @@
+"""The table: how long each policy takes to come near the lowest latency, and whether DynaTune reaches its bars.
+
+    python -m benchmarks.dynatune.summary
+
+A time is the median over seeds. "Lowest" is the latency with every curve at its end. Means over models are geometric,
+for they are means of ratios; a model that needs no tuning to be that near says nothing and is left out of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from benchmarks.dynatune.calibration import inside
+from benchmarks.dynatune.command import run
+from benchmarks.dynatune.replays import LABELS, Study
+from slipstream.statistics import median, median_interval
+
+FRACTIONS = (0.01, 0.05)
+OURS = ("dynatune", "dynatune_paper", "no_belief")
+OTHERS = ("sequential", "round_robin", "gradient", "oracle")
+
+# Model -> policy -> seconds.
+Times = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something to reach: `value` has to be from `least` to `most`."""
+
+    name: str
+    value: float
+    least: float
+    most: float
+
+    @property
+    def met(self) -> bool:
+        return self.least <= self.value <= self.most
+
+    def to_json(self) -> dict[str, Any]:
+        limits = {"least": self.least if self.least > 0 else None, "most": self.most if self.most < math.inf else None}
+        return {"name": self.name, "value": self.value, **limits, "met": self.met}
+
+
+def speedup(times: Times, ours: str, other: str) -> float:
+    """How many times sooner `ours` is there than `other`, on average over models; NaN if no model tells."""
+    pairs = [(by_policy[other], by_policy[ours]) for by_policy in times.values()]
+    ratios = [there / here for there, here in pairs if there > 0 and here > 0]
+    return geometric_mean(ratios) if ratios else math.nan
+
+
+def bars(times: Times, calibrated: float) -> list[Bar]:
+    """What DynaTune has to reach."""
+    return [
+        Bar("times faster than sequential", speedup(times, "dynatune", "sequential"), 1.5, math.inf),
+        Bar("times faster than round-robin", speedup(times, "dynatune", "round_robin"), 1.15, math.inf),
+        Bar("times faster than gradient", speedup(times, "dynatune", "gradient"), 1.0, math.inf),
+        Bar("times the oracle's time", 1 / speedup(times, "dynatune", "oracle"), 0.0, 1.15),
+        Bar("share of outcomes in 90 % intervals", calibrated, 0.80, 0.97),
+    ]
+
+
+def make(study: Study) -> list[Path]:
+    hits = [hit for _, hit in inside(study)]
+    calibrated = sum(hits) / len(hits) if hits else math.nan
+    seconds = {f: {m: {p: _seconds(study, m, p, f) for p in LABELS} for m in study.models} for f in FRACTIONS}
+    medians: dict[float, Times] = {
+        f: {m: {p: median(runs) for p, runs in by_policy.items()} for m, by_policy in by_model.items()}
+        for f, by_model in seconds.items()
+    }
+    reached = bars(medians[FRACTIONS[0]], calibrated)
+    content = {
+        "seeds": study.seeds,
+        "slot_trials": study.slot_trials,
+        "recordings": [{"name": r.name, "operators": len(r.operators), **r.about} for r in study.recordings],
+        "seconds_to_within": {
+            f"{f:.0%}": {m: {p: _spread(runs) for p, runs in row.items()} for m, row in seconds[f].items()}
+            for f in FRACTIONS
+        },
+        "times_faster": {
+            f"{f:.0%}": {ours: {other: _number(speedup(medians[f], ours, other)) for other in OTHERS} for ours in OURS}
+            for f in FRACTIONS
+        },
+        "calibration": _number(calibrated),
+        "forecasts": len(hits),
+        "bars": [{**bar.to_json(), "value": _number(bar.value)} for bar in reached],
+    }
+    study.results.mkdir(parents=True, exist_ok=True)
+    data, page = study.results / "dynatune.json", study.results / "dynatune.md"
+    data.write_text(json.dumps(content, indent=1) + "\n")
+    page.write_text(markdown(medians, reached))
+    return [data, page]
+
+
+def markdown(medians: Mapping[float, Times], reached: Sequence[Bar]) -> str:
+    """The same for people."""
+    lines = [
+        "# DynaTune on recorded curves",
+        "",
+        "| bar (within 1 %) | needed | seen | met |",
+        "| --- | --- | --- | --- |",
+    ]
+    for bar in reached:
+        needed = " and ".join(
+            [f"at least {bar.least:g}"] * (bar.least > 0) + [f"at most {bar.most:g}"] * (bar.most < math.inf)
+        )
+        lines.append(f"| {bar.name} | {needed} | {bar.value:.2f} | {'yes' if bar.met else '**no**'} |")
+    for fraction, times in medians.items():
+        models = list(times)
+        lines += ["", f"## Seconds until within {fraction:.0%} of the lowest latency", ""]
+        lines += [f"| policy | {' | '.join(models)} |", "| --- |" + " --- |" * len(models)]
+        for policy, label in LABELS.items():
+            lines.append(f"| {label} | " + " | ".join(f"{times[m][policy]:.0f}" for m in models) + " |")
+        lines += ["", "Times faster than the others, mean over models:", ""]
+        lines += [f"| | {' | '.join(LABELS[o] for o in OTHERS)} |", "| --- |" + " --- |" * len(OTHERS)]
+        for ours in OURS:
+            lines.append(f"| {LABELS[ours]} | " + " | ".join(f"{speedup(times, ours, o):.2f}" for o in OTHERS) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(study: Study, model: str, policy: str, fraction: float) -> list[float]:
+    return [one.time_to_within(fraction) for one in study.runs(model, policy)]
+
+
+def _spread(runs: Sequence[float]) -> dict[str, float]:
+    interval = median_interval(runs)
+    return {"median": round(median(runs), 3), "low": round(interval.low, 3), "high": round(interval.high, 3)}
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
+
+
+if __name__ == "__main__":
+    run(make, __doc__)

@@ -1,0 +1,200 @@
+"""What a session itself costs per slot: a model of 1,000 operators on a measurer that only pretends to measure.
+
+The figure is the time from the end of one slot to the end of the next without the search: choosing the operator,
+writing the slot and its trials down, bookkeeping and events. First every operator is given a slot; then each scheduler
+goes on from there with slots of the usual size.
+
+python -m benchmarks.session_overhead [--operators 1000] [--slots 60] [--output FILE.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tvm import te, topi
+
+from slipstream.graph.operator_key import operator_key
+from slipstream.graph.operator_names import describe
+from slipstream.graph.operators import Operator, count_flops
+from slipstream.program.space import Space
+from slipstream.search.random import Random
+from slipstream.session.budget import Budget
+from slipstream.session.events import Event, Snapshot
+from slipstream.session.loop import Room, Session
+from slipstream.session.settings import Settings
+from slipstream.store import Store
+from slipstream.target import resolve_target
+from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
+
+SCHEDULERS = ("round_robin", "gradient", "dynatune")
+WARM_UP_TRIALS = 2
+BAR_MILLISECONDS = 50.0
+
+
+class Now(SyntheticMeasurer):
+    """Pretends as the synthetic measurer does, while real time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+
+
+class Clock:
+    """The real clock, where a simulated one is expected."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        """A trial takes no time at all."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operators", type=int, default=1000)
+    parser.add_argument("--slots", type=int, default=60)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        result = measure(Path(directory), arguments.operators, arguments.slots)
+    for name, figures in result["schedulers"].items():
+        print(f"{name:12s} median {figures['median_ms']:7.1f} ms   worst {figures['worst_ms']:7.1f} ms   a slot")
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(directory: Path, count: int, slots: int) -> dict[str, Any]:
+    spaces = {
+        operator.key: (operator, Space(operator.key, operator.func, resolve_target())) for operator in made(count)
+    }
+    began = time.perf_counter()
+    with Store.open(directory / "warm.db") as store:
+        settings: dict[str, Any] = {"scheduler": "round_robin", "search": "random", "slot_trials": WARM_UP_TRIALS}
+        begin_session(store, {key: operator for key, (operator, _) in spaces.items()}, **settings)
+        run(store, spaces, Budget(trials=count * (1 + WARM_UP_TRIALS)))
+    warm = time.perf_counter() - began
+    print(f"{len(spaces)} operators, all with a slot after {warm:.0f} s", flush=True)
+    figures = {}
+    for scheduler in SCHEDULERS:
+        path = directory / f"{scheduler}.db"
+        shutil.copy(directory / "warm.db", path)
+        figures[scheduler] = _measure_scheduler(path, scheduler, spaces, slots)
+    return {
+        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "load_average": os.getloadavg(),
+        "operators": count,
+        "slots": slots,
+        "slot_trials": Settings().slot_trials,
+        "bar_ms": BAR_MILLISECONDS,
+        "warm_up_seconds": warm,
+        "schedulers": figures,
+    }
+
+
+def _measure_scheduler(path: Path, scheduler: str, spaces: Any, slots: int) -> dict[str, Any]:
+    with Store.open(path) as store:
+        record = store.sessions()[0]
+        options = {**record.options, "settings": Settings(scheduler=scheduler, search="random").to_json()}
+        # A session's settings never change; this is a copy of its store, made to compare schedulers.
+        store.database.execute("UPDATE session SET options = ?", (json.dumps(options),))
+        began = time.perf_counter()
+        session, ends = run(store, spaces, Budget(), slots=slots)
+        resumed = ends[0][0] - began
+    overheads = [
+        1e3 * ((end - start) - (searched - before)) for (start, before), (end, searched) in itertools.pairwise(ends)
+    ]
+    return {
+        "median_ms": median(overheads),
+        "worst_ms": max(overheads),
+        "under_bar": median(overheads) < BAR_MILLISECONDS,
+        "resume_seconds": resumed,
+        "split_seconds": {name: round(seconds, 3) for name, seconds in session.snapshot.split.items()},
+        "overheads_ms": [round(value, 2) for value in overheads],
+    }
+
+
+def run(
+    store: Store, spaces: Any, budget: Budget, slots: int | None = None
+) -> tuple[Session, list[tuple[float, float]]]:
+    """Go on with the store's session; when each slot ended, and the seconds searched by then."""
+    ends: list[tuple[float, float]] = []
+
+    def watch(event: Event, snapshot: Snapshot) -> None:
+        if event.kind == "slot_done":
+            ends.append((time.perf_counter(), snapshot.split.get("search", 0.0)))
+
+    rooms = {key: Room(operator, space) for key, (operator, space) in spaces.items()}
+    session = make_session(
+        store,
+        store.sessions()[0].id,
+        Now(),
+        budget,
+        watcher=watch,
+        stop=lambda: slots is not None and len(ends) > slots,
+        rooms=rooms,
+        proposer=Random(),
+    )
+    session.run()
+    return session, ends
+
+
+def made(count: int) -> list[Operator]:
+    """`count` different small operators of ten kinds."""
+    found: dict[str, Operator] = {}
+    size = 2
+    while len(found) < count:
+        for make in MAKERS:
+            func = te.create_prim_func(make(size))
+            key = operator_key(func)
+            name, kinds = describe(func)
+            found[key] = Operator(key, name, kinds, 1 + size % 4, count_flops(func), 0, (), (name,), func)
+        size += 1
+    return list(found.values())[:count]
+
+
+def _vector(size: int) -> Any:
+    return te.placeholder((4 * size,), name="x")
+
+
+def _matrix(size: int) -> Any:
+    return te.placeholder((8, 4 * size), name="a")
+
+
+def _matmul(size: int) -> tuple[Any, ...]:
+    a, b = _matrix(size), te.placeholder((4 * size, 16), name="b")
+    return a, b, topi.matmul(a, b)
+
+
+def _matmul_relu(size: int) -> tuple[Any, ...]:
+    a, b, product = _matmul(size)
+    return a, b, topi.nn.relu(product)
+
+
+MAKERS: tuple[Callable[[int], tuple[Any, ...]], ...] = (
+    _matmul,
+    _matmul_relu,
+    lambda size: ((x := _vector(size)), topi.exp(x)),
+    lambda size: ((x := _vector(size)), topi.nn.relu(x)),
+    lambda size: ((x := _vector(size)), topi.tanh(x)),
+    lambda size: ((x := _matrix(size)), topi.sum(x, axis=1)),
+    lambda size: ((x := _matrix(size)), topi.max(x, axis=1)),
+    lambda size: ((x := _matrix(size)), topi.transpose(x)),
+    lambda size: ((x := _matrix(size)), topi.nn.softmax(x)),
+    lambda size: ((x := _matrix(size)), (y := te.placeholder((8, 4 * size), name="y")), topi.add(x, y)),
+)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""TVM's passes from scheduled TIR to LLVM, with one of ours before the last: register tiles stay on the stack.
+
+TVM moves every local buffer of a kilobyte or more to the heap, where LLVM cannot turn it into registers. The 28 vector
+registers a large tile of sums may take up on AVX-512 are 1,792 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.tirx import compilation_pipeline
+
+NAME = "slipstream"
+# All vector registers of the largest kind: 32 of 64 bytes. Anything larger is no register tile.
+STACK_BYTES = 2048
+
+_KEEP = "disable_lower_builtin"
+
+
+def _keep(alloc: Any) -> Any:
+    """Mark a small local buffer so that TVM leaves it on the stack."""
+    buffer = alloc.buffer
+    if buffer.scope() != "global" or not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+        return alloc
+    size = tvm.DataType(buffer.dtype).itemsize * tvm.DataType(buffer.dtype).lanes
+    for extent in buffer.shape:
+        size *= int(extent)
+    if not 0 < size <= STACK_BYTES:
+        return alloc
+    annotations = {**dict(alloc.annotations.items()), _KEEP: tirx.IntImm("int32", 1)}
+    return tirx.AllocBuffer(buffer, annotations)
+
+
+def _stack_tiles(func: tirx.PrimFunc, mod: tvm.IRModule, ctx: Any) -> tirx.PrimFunc:
+    return func.with_body(tvm_ffi.structural_map(func.body, ((tirx.AllocBuffer, _keep),)))
+
+
+def finalize_host() -> Any:
+    """The passes on host code after the pipeline."""
+    stack_tiles = tirx.transform.prim_func_pass(_stack_tiles, opt_level=0, name="slipstream.StackTiles")
+    return tvm.transform.Sequential([stack_tiles, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    stock, _, finalize_device = tirx.get_tir_pipeline("default")
+    return stock, finalize_host, finalize_device
+
+
+compilation_pipeline.PIPELINE_MAP[NAME] = _pipeline
