@@ -10,9 +10,7 @@ import click
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
-    check_rpc,
     constant_option,
-    make_measurer,
     parse_constants,
     parse_shapes,
     rpc_options,
@@ -90,6 +88,8 @@ def measure(
     from slipstream.cli.progress import stages
 
     parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
+    from slipstream.measure.choose import check_rpc
+
     check_rpc(rpc, rpc_key)
 
     def read(progress: Any) -> tuple[Target, list[_Operator]]:
@@ -147,6 +147,8 @@ def _measure(
     from slipstream.measure import Candidate
 
     programs = [Candidate(operator.key, operator.program, operator.name) for operator in operators]
+    from slipstream.measure.choose import make_measurer
+
     measurer = make_measurer(target, {o.key: o.reference for o in operators}, rpc=rpc, rpc_key=rpc_key)
     try:
         return {m.program.operator: m for m in measurer.measure(programs)}

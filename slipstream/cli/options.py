@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from slipstream.errors import InputError, ShapeError, TargetError
+from slipstream.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
-    from slipstream.measure.types import Measurer
-    from slipstream.target import Target
+    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,55 +46,9 @@ threads_option = click.option("--threads", type=click.IntRange(min=1), help="Thr
 
 
 def rpc_options(command: F) -> F:
-    """`--rpc` and `--rpc-key`: measure on remote devices; `make_measurer` takes their values."""
+    """`--rpc` and `--rpc-key`: measure on remote devices; `measure.choose` knows what they mean."""
     command = click.option("--rpc-key", metavar="NAME", help="The key of the devices to use.")(command)
     return click.option("--rpc", metavar="HOST:PORT", help="Measure on devices of the RPC tracker there.")(command)
-
-
-def make_measurer(
-    target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
-) -> Measurer:
-    """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
-    where = check_rpc(rpc, rpc_key)
-    if where is None or rpc_key is None:
-        from slipstream.measure import LocalMeasurer
-
-        return LocalMeasurer(target, references)
-    from slipstream.measure.rpc import RpcMeasurer
-
-    return RpcMeasurer(*where, rpc_key, target, references=references)
-
-
-def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
-    """The tracker's host and port if there is one with such devices; None if this machine is meant.
-
-    Quick and without TVM: a command calls it before anything that takes time.
-    """
-    if rpc is None and rpc_key is None:
-        return None
-    if rpc is None or rpc_key is None:
-        given, missing = ("--rpc-key", "--rpc HOST:PORT") if rpc is None else ("--rpc", "--rpc-key NAME")
-        raise TargetError(f"{given} needs {missing} with it: the tracker's address and the key of its devices")
-    from slipstream.measure.rpc_tracker import Tracker
-
-    host, port = parse_address(rpc)
-    with Tracker(host, port) as tracker:
-        keys = tracker.keys()
-    if rpc_key not in keys:
-        known = f"it has {', '.join(keys)}" if keys else "it has no devices at all"
-        raise TargetError(
-            f"the tracker at {rpc} has no device with the key {rpc_key!r} ({known}): start one with "
-            f"'python -m slipstream.measure.rpc_server --tracker {rpc} --key {rpc_key}'"
-        )
-    return host, port
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9190` → ("127.0.0.1", 9190)."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise TargetError(f"--rpc {text!r} makes no sense: write it as HOST:PORT, such as 127.0.0.1:9190")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int]]:

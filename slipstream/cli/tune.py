@@ -15,6 +15,7 @@ from slipstream.cli.options import (
     constant_option,
     parse_constants,
     parse_shapes,
+    rpc_options,
     shape_option,
     target_option,
     threads_option,
@@ -63,6 +64,7 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@rpc_options
 @shape_option
 @constant_option
 @target_option

@@ -14,6 +14,8 @@ from typing import Any
 
 from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model, load_model
+from slipstream.measure.choose import check_rpc
+from slipstream.measure.choose import make_measurer as make_measurer_for
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
@@ -51,6 +53,8 @@ def tune(
     settings: Mapping[str, Any] | None = None,
     target: str = "cpu",
     threads: int | None = None,
+    rpc: str | None = None,
+    rpc_key: str | None = None,
     store: str | Path | None = None,
     example_inputs: Sequence[Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -79,6 +83,7 @@ def tune(
         others=settings or {},
     )
     check_new(output)
+    check_rpc(rpc, rpc_key)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads)
@@ -93,13 +98,15 @@ def tune(
         "budget": limits.to_json(),
         "target": target,
         "threads": threads,
+        "rpc": [rpc, rpc_key],
         "source": loaded.source,
         "load": {"shapes": shapes and {k: list(v) for k, v in shapes.items()}, "constants": constants},
     }
     prepared = _prepare(loaded, resolved)
-    with _new_session(output, store, loaded, prepared, resolved, options) as (directory, opened):
+    hardware = describe_hardware(resolved, rpc_key)
+    with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
         work = _Work(directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0)
-        return work.run(make_measurer or _local_measurer)
+        return work.run(make_measurer or _measurer(rpc, rpc_key))
 
 
 def resume(
@@ -123,7 +130,8 @@ def resume(
         options = record.options
         loaded = _load_again(record, model, example_inputs)
         resolved = resolve_target(options["target"], options["threads"])
-        if opened.add_hardware(describe_hardware(resolved)) != record.hardware:
+        rpc, rpc_key = options.get("rpc", (None, None))
+        if opened.add_hardware(describe_hardware(resolved, rpc_key)) != record.hardware:
             raise SlipstreamError(
                 f"{folder.path} was tuned on other hardware ({_hardware_name(opened, record)}); "
                 "measurements do not carry over: start a new session here"
@@ -137,27 +145,25 @@ def resume(
         settings = Settings.from_json(options["settings"])
         watcher = _broadcast(callbacks)
         work = _Work(folder, opened, loaded, prepared, resolved, settings, limits, watcher, began, record.elapsed)
-        return work.run(make_measurer or _local_measurer)
+        return work.run(make_measurer or _measurer(rpc, rpc_key))
 
 
-def describe_hardware(target: Target) -> dict[str, Any]:
-    """What has to be equal for measurements to be comparable."""
+def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, Any]:
+    """What has to be equal for measurements to be comparable. Remote devices are what their key says they are."""
     from slipstream.hardware import cpu_model
 
     return {
         "kind": "cpu",
         "architecture": target.architecture,
-        "machine": cpu_model(),
+        "machine": cpu_model() if rpc_key is None else f"remote devices with the key {rpc_key}",
         "cpu": target.cpu,
         "features": list(target.features),
         "threads": target.threads,
     }
 
 
-def _local_measurer(target: Target, references: Mapping[str, str]) -> Any:
-    from slipstream.measure import LocalMeasurer
-
-    return LocalMeasurer(target, references)
+def _measurer(rpc: str | None, rpc_key: str | None) -> MakeMeasurer:
+    return lambda target, references: make_measurer_for(target, references, rpc, rpc_key)
 
 
 def _prepare(model: Model, target: Target) -> Any:
@@ -175,7 +181,7 @@ def _new_session(
     store: str | Path | None,
     model: Model,
     prepared: Any,
-    target: Target,
+    described: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[tuple[SessionDirectory, Store]]:
     from slipstream.graph.operators import extract_operators
@@ -185,7 +191,7 @@ def _new_session(
     output.mkdir(parents=True, exist_ok=True)
     path = Path(store).absolute() if store is not None else output / STORE
     with Store.open(path) as opened:
-        hardware = opened.add_hardware(describe_hardware(target))
+        hardware = opened.add_hardware(described)
         opened.add_model(model.fingerprint, model.name, model.source)
         opened.add_operators(
             OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
