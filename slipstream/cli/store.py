@@ -214,12 +214,12 @@ def describe_module(text: str) -> OperatorRecord:
     import tvm
 
     from slipstream.graph.operator_key import operator_key
-    from slipstream.graph.operators import _operator as describe
+    from slipstream.graph.operators import make_operator
     from slipstream.store import OperatorRecord, StoreError
 
     try:
         func = tvm.ir.load_json(text)["main"]
-        found = describe(operator_key(func), [], func, weight=1)
+        found = make_operator(operator_key(func), [], func, weight=1)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise StoreError(

@@ -24,6 +24,7 @@ from slipstream.cli.tvm_import import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
+    from slipstream.store import SessionRecord, Store
 
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,13 +122,14 @@ def status_command(directory: Path, as_json: bool) -> None:
     folder = SessionDirectory.read(directory)
     with open_store(folder, read_only=True) as store:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
+        state = _state(store, record)
     if as_json:
         import json
         from dataclasses import asdict
 
         from slipstream.cli.tune_json import finite
 
-        click.echo(json.dumps(finite({"status": record.status, **asdict(snapshot)}), indent=1))
+        click.echo(json.dumps(finite({"status": state, **asdict(snapshot)}), indent=1))
         return
     from rich.console import Console
 
@@ -136,9 +138,22 @@ def status_command(directory: Path, as_json: bool) -> None:
     console = Console(highlight=False)
     for line in frame(snapshot, console.width, max(console.height - 2, 24), final=True):
         console.print(line, no_wrap=True)
-    click.echo(f"{record.status}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
-    if record.status != "finished":
+    click.echo(f"{state}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
+    if state in ("interrupted", "killed"):
         click.echo(f"go on with: slipstream resume {directory}")
+
+
+def _state(store: Store, record: SessionRecord) -> str:
+    """What the record says, but for a session that was killed and could not say so."""
+    from slipstream.store import StoreError
+
+    if record.status != "running":
+        return record.status
+    try:
+        with store.own(record.id):
+            return "killed"
+    except StoreError:
+        return "running"
 
 
 def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> None:

@@ -84,7 +84,6 @@ class Incremental:
         trees = b"" if self._booster is None else self._booster.save_raw("ubj")
         return write_state(
             "incremental",
-            calls=np.array(self._warm_up.calls),
             learned=np.array(self._learned),
             refitted=np.array(self._refitted),
             trees=np.frombuffer(trees, np.uint8),
@@ -98,4 +97,3 @@ class Incremental:
         self._examples = Examples.from_arrays(arrays)
         self._learned = int(arrays["learned"])
         self._refitted = int(arrays["refitted"])
-        self._warm_up.calls = int(arrays["calls"])

@@ -62,7 +62,6 @@ class MetaSchedule:
         trees = b"" if self._booster is None else self._booster.save_raw("ubj")
         return write_state(
             "metaschedule",
-            calls=np.array(self._warm_up.calls),
             trained_on=np.array(self._trained_on),
             trees=np.frombuffer(trees, np.uint8),
             **self._examples.arrays(),
@@ -74,4 +73,3 @@ class MetaSchedule:
         self._booster = load_booster(self._settings, trees) if trees else None
         self._examples = Examples.from_arrays(arrays)
         self._trained_on = int(arrays["trained_on"])
-        self._warm_up.calls = int(arrays["calls"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,18 +17,20 @@ class Random:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.calls = 0
 
     def score(self, features: Sequence[Features]) -> NDArray[np.float64]:
-        """Drawn anew in every call."""
-        self.calls += 1
-        return np.random.default_rng([self.seed, self.calls]).random(len(features))
+        """A program's score depends on the seed and on the program alone, whenever it is asked for."""
+        return np.array([_hash(f"{self.seed}:".encode() + rows.tobytes()) for rows in features])
 
     def learn(self, examples: Sequence[Example]) -> None:
         """There is nothing to learn."""
 
     def state(self) -> bytes:
-        return write_state("random", calls=np.array(self.calls))
+        return write_state("random")
 
     def restore(self, state: bytes) -> None:
-        self.calls = int(read_state("random", state)["calls"])
+        read_state("random", state)
+
+
+def _hash(data: bytes) -> float:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=6).digest(), "big") / 2**48

@@ -6,11 +6,11 @@ own, by anchor: the first operator and the signature of its sketch, so that anot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.diffusion.signature import signature
 from slipstream.errors import SlipstreamError
@@ -47,14 +47,15 @@ def find_families(members: Sequence[Member], mode: str = "anchor") -> list[Famil
 
 
 def _family(group: Sequence[Member]) -> Family:
-    vectors = {member.operator.key: extents(member) for member in group}
-    likeness = {
-        key: float(np.mean([cosine(vector, other) for k, other in vectors.items() if k != key] or [1.0]))
-        for key, vector in vectors.items()
+    likeness = cosines([extents(member) for member in group])
+    others = max(len(group) - 1, 1)
+    mean = {
+        member.operator.key: float((row.sum() - 1.0) / others) if len(group) > 1 else 1.0
+        for member, row in zip(group, likeness, strict=True)
     }
     # The most similar one; among equals the one the model spends most on.
-    prior = max(group, key=lambda m: (round(likeness[m.operator.key], 6), m.operator.weight * m.operator.flops))
-    return Family(prior.operator.key, tuple(vectors), likeness)
+    prior = max(group, key=lambda m: (round(mean[m.operator.key], 6), m.operator.weight * m.operator.flops))
+    return Family(prior.operator.key, tuple(mean), mean)
 
 
 def extents(member: Member) -> tuple[float, ...]:
@@ -69,12 +70,19 @@ def tile_extents(points: Points) -> tuple[float, ...]:
     return tuple(float(point.extent) for point in points if isinstance(point, Tile))
 
 
+def cosines(vectors: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Cosines of the angles between shape vectors; what one has more of counts as absent in the other."""
+    width = max((len(vector) for vector in vectors), default=0)
+    rows = np.zeros((len(vectors), width))
+    for row, vector in zip(rows, vectors, strict=True):
+        row[: len(vector)] = vector
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    return np.asarray(rows @ rows.T)
+
+
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
-    """Cosine of the angle between two shape vectors; what one has more of counts as absent in the other."""
-    length = max(len(a), len(b))
-    x, y = (np.pad(np.asarray(v, dtype=float), (0, length - len(v))) for v in (a, b))
-    norm = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / norm if norm else 0.0
+    return float(cosines([a, b])[0, 1])
 
 
 def _by_anchor(member: Member) -> object:

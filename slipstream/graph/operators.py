@@ -61,13 +61,14 @@ def extract_operators(mod: tvm.IRModule) -> list[Operator]:
     for variable in calls:
         same.setdefault(operator_key(mod[variable]), []).append(variable)
     operators = [
-        _operator(key, variables, mod[variables[0]], sum(calls[variable] for variable in variables))
+        make_operator(key, variables, mod[variables[0]], sum(calls[variable] for variable in variables))
         for key, variables in same.items()
     ]
     return sorted(operators, key=lambda op: (-op.weight * op.flops, -op.weight * op.bytes, op.key))
 
 
-def _operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: int) -> Operator:
+def make_operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: int) -> Operator:
+    """The operator that `func` computes, called `weight` times under the names of `variables`."""
     name, kinds = describe(func)
     buffers = [parameter.ty for parameter in func.params if isinstance(parameter.ty, tirx.buffer.BufferType)]
     return Operator(

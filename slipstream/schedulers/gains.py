@@ -71,10 +71,14 @@ class Gains:
         return known.forecast
 
     def _relatives(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> list[OperatorState]:
-        """Similar operators with more trials, the ones that are furthest on first."""
+        """Similar operators with more trials, the ones with most to tell first.
+
+        How far they are beyond what is looked at does not matter, so that a slot for one of them seldom changes
+        whom the others learn from.
+        """
         similar = (by_key[key] for key in operator.similar if key in by_key and key != operator.key)
         longer = [other for other in similar if other.trials > operator.trials]
-        return sorted(longer, key=lambda other: (-other.trials, other.key))[:_RELATIVES]
+        return sorted(longer, key=lambda other: (-self._useful(operator, other), other.key))[:_RELATIVES]
 
     def _useful(self, operator: OperatorState, relative: OperatorState) -> int:
         """How much of a relative's history the belief looks at; what comes later does not change the forecast."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.diffusion.families import Family, Member, cosine, extents, find_families, tile_extents
+from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families, tile_extents
 from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
@@ -15,6 +15,7 @@ from slipstream.store import Store
 
 _REMEMBERED = 24  # programs of an operator of another session
 _MOST_ELDERS = 4
+_MOST_KIN = 24
 
 
 def families_of(rooms: Mapping[str, Room], mode: str) -> list[Family]:
@@ -22,13 +23,15 @@ def families_of(rooms: Mapping[str, Room], mode: str) -> list[Family]:
 
 
 def kin_of(rooms: Mapping[str, Room], families: list[Family]) -> dict[str, list[tuple[str, float]]]:
-    """For each operator the others of its family and how similar they are."""
-    shapes = {key: extents(Member(room.operator, room.space)) for key, room in rooms.items()}
-    return {
-        key: [(other, cosine(shapes[key], shapes[other])) for other in family.members if other != key]
-        for family in families
-        for key in family.members
-    }
+    """For each operator the others of its family and how similar they are, the most similar first."""
+    kin: dict[str, list[tuple[str, float]]] = {}
+    for family in families:
+        shapes = [extents(Member(rooms[key].operator, rooms[key].space)) for key in family.members]
+        likeness = cosines(shapes)
+        for row, key in enumerate(family.members):
+            nearest = sorted((-likeness[row, n], other) for n, other in enumerate(family.members) if n != row)
+            kin[key] = [(other, -distance) for distance, other in nearest[:_MOST_KIN]]
+    return kin
 
 
 def elders_of(rooms: Mapping[str, Room], store: Store, hardware: str) -> dict[str, list[Relative]]:

@@ -396,7 +396,7 @@ class Session:
                 self._count(trial, program)
         if not slot.finished:
             return
-        if relearn:
+        if relearn and self.search.uses_score:
             self._learn(room, [realized for _, realized in self._realized(slot)])
         if is_default(slot):
             self._settle_default(track)

@@ -15,7 +15,21 @@ import slipstream
 from tests.cli.test_bad_input import SLIPSTREAM, slipstream_command
 from tests.conftest import small_model
 
-COMMANDS = ("", "compile", "run", "bench", "operators", "zoo", "doctor", "completion")
+COMMANDS = (
+    "",
+    "tune",
+    "resume",
+    "status",
+    "store",
+    "measure",
+    "compile",
+    "run",
+    "bench",
+    "operators",
+    "zoo",
+    "doctor",
+    "completion",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
