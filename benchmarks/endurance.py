@@ -28,7 +28,7 @@ import_tvm_without_torch()
 import tvm  # noqa: E402
 from tvm import s_tir, te, tirx  # noqa: E402
 
-from slipstream.measure import LocalMeasurer, Candidate, reference_text  # noqa: E402
+from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
 from slipstream.target import resolve_target  # noqa: E402
 
 _SIZE = 64

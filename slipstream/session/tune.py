@@ -385,18 +385,7 @@ class _Work:
 
     def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[float, str]:
         from slipstream.artifact.compile import write_artifact
-        from slipstream.graph.default_schedule import schedule_default
-        from slipstream.graph.operator_key import operator_key
-        from slipstream.program.space import Space
-
-        def scheduled(func: Any) -> Any:
-            program = winners.get(operator_key(func))
-            realized = program and Space(program.operator, func, self.target).realize(program)
-            if realized is None:
-                return schedule_default(func, self.target)
-            result = realized.module["main"].without_attr("global_symbol")
-            symbol = func.attrs.get("global_symbol") if func.attrs else None
-            return result.with_attr("global_symbol", symbol) if symbol else result
+        from slipstream.session.winners import schedule_with
 
         def stage(name: str) -> None:
             session.snapshot.phase = "verify" if name == "verify" else "compile"
@@ -420,7 +409,7 @@ class _Work:
             )
 
         try:
-            write(scheduled)
+            write(schedule_with(winners, self.target))
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"

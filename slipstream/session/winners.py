@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.operator_key import operator_key
 from slipstream.measure.types import Candidate, Measurement
-from slipstream.program.space import Program
+from slipstream.program.space import Program, Space
 from slipstream.session.loop import Session
+from slipstream.target import Target
 
 _NEAR = 0.05
 _MOST_FINALISTS = 4
@@ -23,6 +27,21 @@ def best_programs(session: Session) -> dict[str, Program]:
         if known:
             winners[key] = min(known, key=lambda m: m.seconds).program
     return winners
+
+
+def schedule_with(winners: Mapping[str, Program], target: Target) -> Callable[[Any], Any]:
+    """What gives each function of a prepared module its winner's schedule; its default one if it has none."""
+
+    def scheduled(func: Any) -> Any:
+        program = winners.get(operator_key(func))
+        realized = program and Space(program.operator, func, target).realize(program)
+        if realized is None:
+            return schedule_default(func, target)
+        result = realized.module["main"].without_attr("global_symbol")
+        symbol = func.attrs.get("global_symbol") if func.attrs else None
+        return result.with_attr("global_symbol", symbol) if symbol else result
+
+    return scheduled
 
 
 def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program], seconds: float) -> int:
