@@ -12,6 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.default_schedule import default_sketch, may_rewrite_layout
+from slipstream.native_output import quiet_native_code
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
 from slipstream.program.sketch import Sketch, SketchError
@@ -77,7 +78,8 @@ class Space:
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
-        with self.target.tvm:
+        # TVM warns of every custom rule it does not have.
+        with self.target.tvm, quiet_native_code():
             spaces = self.context(self._seed).generate_design_space()
         found: dict[str, Program] = {}
         for schedule in spaces:

@@ -343,13 +343,14 @@ class _Work:
         return peak
 
     def _reserve(self, session: Any) -> Callable[[], float]:
-        """Seconds to keep for compiling at the end: about what building each operator's best program took."""
+        """Seconds to keep for the end: settling, and about what building each operator's best program took."""
 
         def reserve() -> float:
             if self.budget.seconds is None:
                 return 0.0
             builds = sum(t.best.build_seconds for t in session.tracks.by_key.values() if t.best is not None)
-            return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds))
+            settling = _SETTLE_SHARE * self.budget.seconds
+            return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds + settling))
 
         return reserve
 

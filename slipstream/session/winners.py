@@ -34,7 +34,7 @@ def schedule_with(winners: Mapping[str, Program], target: Target) -> Callable[[A
 
     def scheduled(func: Any) -> Any:
         program = winners.get(operator_key(func))
-        realized = program and Space(program.operator, func, target).realize(program)
+        realized = Space(program.operator, func, target).realize(program) if program is not None else None
         if realized is None:
             return schedule_default(func, target)
         result = realized.module["main"].without_attr("global_symbol")
