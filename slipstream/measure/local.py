@@ -92,6 +92,7 @@ class LocalMeasurer:
                         break
                 except ServerLostError as lost:
                     yield from self._recover([*building, *built], waiting, lost)
+                    self._discard(building)
                     building.clear()
                 finally:
                     self._discard(built)
@@ -228,10 +229,11 @@ class LocalMeasurer:
                     building.remove(trial)
                     built.append(trial)
                 elif outcome is not None or trial.stage == "twin":
-                    building.remove(trial)
-                    finished = list(self._finish(trial, outcome)) if outcome is not None else []
+                    # First of all: if the server turns out to be gone, the trial must still be among those building.
                     self._discard([trial])
-                    yield from finished
+                    building.remove(trial)
+                    if outcome is not None:
+                        yield from self._finish(trial, outcome)
 
     def _advance(self, trial: Trial, ready: bool) -> Measurement | None:
         """Take in what a building worker has to say; a measurement is returned if that was its last word."""

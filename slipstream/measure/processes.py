@@ -208,6 +208,8 @@ class ForkServer:
             if not data:
                 raise ServerLostError(f"the measuring server ended with status {self._process.wait()}")
             self._note(json.loads(data))
+        if self._process.poll() is not None:
+            raise ServerLostError(f"the measuring server ended with status {self._process.returncode}")
 
     def _note(self, message: dict[str, Any]) -> None:
         if "ready" in message:

@@ -87,18 +87,24 @@ class Server:
 
     def _fork(self, name: int, memory: int, fds: list[int]) -> None:
         server = os.getpid()
+        settled, settling = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(settled)
             try:
-                self._become_worker(server, memory, fds)
+                self._become_worker(server, memory, fds, settling)
             finally:
                 os._exit(1)
+        # A worker that was paused before it is tied to this process would outlive it, standing still.
+        os.close(settling)
+        os.read(settled, 1)
+        os.close(settled)
         self._workers[pid] = name
         for fd in fds:
             os.close(fd)
         self._tell({"forked": name, "pid": pid, "shared_bytes": resident_bytes()})
 
-    def _become_worker(self, server: int, memory: int, fds: list[int]) -> None:
+    def _become_worker(self, server: int, memory: int, fds: list[int], settling: int) -> None:
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != server:
             return
@@ -106,6 +112,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
+        os.close(settling)
         channel, log, *files = fds
         for standard in (1, 2):
             os.dup2(log, standard)

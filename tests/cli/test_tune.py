@@ -201,7 +201,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     running = Running("tune", "m.onnx", "-o", "out", *QUICK, cwd=tmp_path)
     running.wait_for("trial", 5)
     running.press()
-    time.sleep(0.05)
+    running.wait_for("phase", 1)  # it has heard, and compiles the best so far
     running.press()
     began = time.monotonic()
     code, problems = running.end()

@@ -155,7 +155,7 @@ def test_key_of_a_known_function(known: tirx.PrimFunc) -> None:
     assert operator_key(known) == "d7e2cafe6d407d4bdbc6"
 
 
-identifier = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True).map(lambda name: f"n{name}")
+identifier = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True).map(lambda name: f"n_{name}")  # no keyword
 
 
 @settings(max_examples=8, deadline=None)
