@@ -68,11 +68,13 @@ OWNER = """
     from tests.measure import misbehaving as m
 
     references = {{m.KEY: measure.reference_text(m.good(1))}}
-    programs = [m.program(m.good(step), "good") for step in (1, 2)] + [m.program(m.endless_loop, "loop")]
+    good = [m.program(m.good(step), "good") for step in (1, 2)]
+    endless = [m.program(m.endless_loop, "loop")]
     with measure.LocalMeasurer(resolve_target(), references, measure.MeasureConfig(run_seconds=600.0)) as measurer:
         print(measurer._runner.server.pid, flush=True)
-        for measurement in measurer.measure(programs):
-            print(measurement.program.label, flush=True)
+        for programs in (good, endless):
+            for measurement in measurer.measure(programs):
+                print(measurement.program.label, flush=True)
 """
 
 
