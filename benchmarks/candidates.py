@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.measure.types import Candidate
 from slipstream.target import Target
+from slipstream.tvm_intrinsics import import_intrinsics
 
 # Kind of operator -> (model of the zoo, how `Operator.name` begins).
 OPERATORS: dict[str, tuple[str, str]] = {
@@ -33,27 +30,6 @@ def pick_operators(target: Target, kinds: tuple[str, ...] = tuple(OPERATORS)) ->
     return {kind: known[OPERATORS[kind]] for kind in kinds}
 
 
-@contextlib.contextmanager
-def quick_inspect_stack() -> Iterator[None]:
-    """Let `import tvm.s_tir.tensor_intrin` take seconds, not a minute: frames without their source lines."""
-
-    def stack(context: int = 1) -> list[inspect.FrameInfo]:
-        del context
-        frame, frames = sys._getframe(1), []
-        while frame is not None:
-            code = frame.f_code
-            frames.append(inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None))
-            frame = frame.f_back  # type: ignore[assignment]
-        return frames
-
-    original = inspect.stack
-    inspect.stack = stack
-    try:
-        yield
-    finally:
-        inspect.stack = original
-
-
 def operators_of(model: str, target: Target) -> list[Operator]:
     """The operators of a zoo model, prepared for `target`."""
     return extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
@@ -61,8 +37,7 @@ def operators_of(model: str, target: Target) -> list[Operator]:
 
 def sample_programs(operator: Operator, target: Target, count: int, rng: np.random.Generator) -> list[Candidate]:
     """`count` different valid programs: a random sketch with random decisions each."""
-    with quick_inspect_stack():
-        import tvm.s_tir.tensor_intrin
+    import_intrinsics()
     from tvm.s_tir import meta_schedule as ms
 
     mod = tvm.IRModule({"main": operator.func.with_attr("global_symbol", "main")})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -75,7 +77,10 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ["slipstream.measure.rpc_server", "--tracker", where, "--key", "here"],
     ]
     with (tmp_path_factory.mktemp("rpc") / "log.txt").open("wb") as log:
-        processes = [subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log) for command in commands]
+        processes = [
+            subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log, start_new_session=True)
+            for command in commands
+        ]
         try:
             deadline = time.monotonic() + 120
             while time.monotonic() < deadline:
@@ -88,6 +93,8 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for process in reversed(processes):
                 process.terminate()
                 process.wait(20)
+                with suppress(ProcessLookupError):  # TVM's tracker leaves a child of its own behind
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_an_operator_is_measured_through_a_tracker(tracker: str, tmp_path: Path) -> None:
