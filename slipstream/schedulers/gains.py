@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from slipstream.belief import Belief, Forecast
 from slipstream.schedulers.types import OperatorState
 
-# The curves of so many similar operators are looked at, those with the most trials first.
+# So many of an operator's nearest relatives are looked at, and the curves of those with the most trials are learned
+# from. A slot for one operator then changes the forecasts of a few others, not of its whole family.
+_NEAREST = 4
 _RELATIVES = 3
 _NEWS = 0.5
 
@@ -76,7 +78,7 @@ class Gains:
         How far they are beyond what is looked at does not matter, so that a slot for one of them seldom changes
         whom the others learn from.
         """
-        similar = (by_key[key] for key in operator.similar if key in by_key and key != operator.key)
+        similar = (by_key[key] for key in operator.similar[:_NEAREST] if key in by_key and key != operator.key)
         longer = [other for other in similar if other.trials > operator.trials]
         return sorted(longer, key=lambda other: (-self._useful(operator, other), other.key))[:_RELATIVES]
 

@@ -20,7 +20,8 @@ class OperatorState:
     `history` has the seconds per call of the best program after 0, 1, 2, ... trials: never rising, its first entry
     that of the default program (infinite while nothing is known, or if nothing worked yet). `slot_ends` are the
     numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
-    `seconds` is the tuning time it has used. `finished` operators must not be picked. `followers` are the operators
+    `seconds` is the tuning time it has used. `finished` operators must not be picked. `similar` are the others of its
+    family, the nearest first. `followers` are the operators
     that would profit if this one improved (the posteriors of a prior): key -> their seconds per call times weight.
     `news` is the share by which a similar operator has improved since this one last had a slot.
     """

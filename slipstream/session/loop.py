@@ -319,7 +319,8 @@ class Session:
         self.store.append_trial(trial)
         before = self.snapshot.latency
         improved = self._count(trial, program)
-        self._latency_changed()
+        if improved or not math.isfinite(before):
+            self._latency_changed()
         self._tell(
             "trial",
             operator=trial.operator,
@@ -447,8 +448,7 @@ class Session:
 
     def _latency_changed(self) -> None:
         """Follow the model's latency, from when every operator has one."""
-        latency = self.tracks.latency
-        if latency != self.snapshot.latency and len(self._with_defaults) == len(self.rooms):
+        if len(self._with_defaults) == len(self.rooms) and (latency := self.tracks.latency) != self.snapshot.latency:
             self.snapshot.latency = latency
             self.snapshot.curve.append((self.elapsed, latency))
 
