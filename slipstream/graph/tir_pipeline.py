@@ -1,4 +1,5 @@
-"""TVM's passes from scheduled TIR to LLVM, with one of ours before the last: register tiles stay on the stack.
+"""TVM's passes from scheduled TIR to LLVM, with two of ours near the end: register tiles stay on the stack, and
+weights are fetched ahead (`prefetch.py`).
 
 TVM moves every local buffer of a kilobyte or more to the heap, where LLVM cannot turn it into registers. The 28 vector
 registers a large tile of sums may take up on AVX-512 are 1,792 bytes.
@@ -13,6 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
+from slipstream.graph.prefetch import prefetch_weights
+
 NAME = "slipstream"
 # All vector registers of the largest kind: 32 of 64 bytes. Anything larger is no register tile.
 STACK_BYTES = 2048
@@ -25,7 +28,7 @@ def _keep(alloc: Any) -> Any:
     buffer = alloc.buffer
     if buffer.scope() != "global" or not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
         return alloc
-    size = tvm.DataType(buffer.dtype).itemsize * tvm.DataType(buffer.dtype).lanes
+    size = tvm.DataType(buffer.dtype).itemsize  # of all lanes
     for extent in buffer.shape:
         size *= int(extent)
     if not 0 < size <= STACK_BYTES:
@@ -38,10 +41,16 @@ def _stack_tiles(func: tirx.PrimFunc, mod: tvm.IRModule, ctx: Any) -> tirx.PrimF
     return func.with_body(tvm_ffi.structural_map(func.body, ((tirx.AllocBuffer, _keep),)))
 
 
+def _prefetch(func: tirx.PrimFunc, mod: tvm.IRModule, ctx: Any) -> tirx.PrimFunc:
+    return prefetch_weights(func)
+
+
 def finalize_host() -> Any:
     """The passes on host code after the pipeline."""
     stack_tiles = tirx.transform.prim_func_pass(_stack_tiles, opt_level=0, name="slipstream.StackTiles")
-    return tvm.transform.Sequential([stack_tiles, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    prefetch = tirx.transform.prim_func_pass(_prefetch, opt_level=0, name="slipstream.PrefetchWeights")
+    stock = [tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
+    return tvm.transform.Sequential([stack_tiles, prefetch, *stock])
 
 
 def _pipeline() -> tuple[Any, Any, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -21,12 +22,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Slot:
-    """One argument: an input holds its value, an output (`written`) what the reference computed."""
+    """One argument: an input holds its value, an output (`written`) what the reference computed; or a `weight`."""
 
     shape: tuple[int, ...]
     dtype: str
     written: bool
     offset: int
+    weight: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -48,15 +50,15 @@ class Layout:
 
     @staticmethod
     def from_json(slots: list[dict[str, Any]]) -> Layout:
-        return Layout(tuple(Slot(tuple(s["shape"]), s["dtype"], s["written"], s["offset"]) for s in slots))
+        return Layout(tuple(Slot(**{**slot, "shape": tuple(slot["shape"])}) for slot in slots))
 
 
-def plan(arguments: list[tuple[tuple[int, ...], str, bool]]) -> Layout:
-    """Place (shape, dtype, written) one after another, each on its own page."""
+def plan(arguments: list[tuple[tuple[int, ...], str, bool]], weights: Sequence[int] = ()) -> Layout:
+    """Place (shape, dtype, written) one after another, each on its own page. `weights` are positions."""
     slots: list[Slot] = []
     offset = 0
-    for shape, dtype, written in arguments:
-        slots.append(Slot(shape, dtype, written, offset))
+    for index, (shape, dtype, written) in enumerate(arguments):
+        slots.append(Slot(shape, dtype, written, offset, index in weights))
         offset += -(-slots[-1].nbytes // _ALIGNMENT) * _ALIGNMENT
     return Layout(tuple(slots))
 

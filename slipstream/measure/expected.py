@@ -17,7 +17,8 @@ from slipstream.target import Target
 
 def layout_of(func: tirx.PrimFunc) -> Layout:
     """The arguments of an unscheduled function, one after another."""
-    return plan([(a.shape, a.dtype, a.written) for a in arguments_of(func)])
+    weights = func.attrs.get("layout_free_buffers", []) if func.attrs else []
+    return plan([(a.shape, a.dtype, a.written) for a in arguments_of(func)], [int(index) for index in weights])
 
 
 def build_reference(func: tirx.PrimFunc, target: Target, *, plain: bool) -> Callable[..., None]:
