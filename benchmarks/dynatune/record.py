@@ -25,6 +25,7 @@ from benchmarks.dynatune.curves import CURVES, OperatorCurve, Recording, Recordi
 from slipstream.errors import SlipstreamError
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
 from slipstream.session.loop_records import is_default
+from slipstream.session.settings import Settings
 from slipstream.store import SlotRecord, Store, TrialRecord
 
 MODELS = ("resnet18", "squeezenet1_1", "vgg16", "transformer_encoder")
@@ -144,20 +145,22 @@ def points(
 
 
 def _similar(model: str) -> dict[str, list[str]]:
-    """Who would be in one family, had the session had families."""
-    from slipstream.diffusion.families import Member, find_families
+    """Who would be in one family, had the session had families, the nearest first."""
     from slipstream.frontends import load_model
     from slipstream.graph.operators import extract_operators
     from slipstream.graph.prepare import prepare
     from slipstream.native_output import quiet_native_code
     from slipstream.program.space import Space
+    from slipstream.session.kinship import families_of, kin_of
+    from slipstream.session.loop import Room
     from slipstream.target import resolve_target
 
     target = resolve_target()
     with quiet_native_code():
         operators = extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
-        families = find_families([Member(o, Space(o.key, o.func, target)) for o in operators])
-    return {key: [other for other in family.members if other != key] for family in families for key in family.members}
+        rooms = {o.key: Room(o, Space(o.key, o.func, target)) for o in operators}
+        kin = kin_of(rooms, families_of(rooms, Settings().families))
+    return {key: [other for other, _ in relatives] for key, relatives in kin.items()}
 
 
 def _say(event: Any, snapshot: Any) -> None:
