@@ -22,8 +22,9 @@ from slipstream.target import Target
 DIRECT = ""
 _TILES = {"winograd2": 2, "winograd4": 4}
 
-# Larger tiles save more multiplications, but take more weights, which few outputs do not pay for.
-_FEWEST_PIXELS_OF_LARGE_TILES = 17 * 17
+# Larger tiles save more multiplications but take more weights, and those come from far away in a running model. Fewer
+# pixels than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
+_FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
 # Less work than this is over before the three stages have been handed to the cores.
 _FEWEST_MULTIPLICATIONS = 5_000_000
 # Tiles a core should have if work is shared out by tiles: fewer are no even shares.
@@ -87,8 +88,10 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     convolution = find_convolution(func)
     if convolution is None or not _is_worthwhile(convolution, target):
         return None
-    large = convolution.height * convolution.width * convolution.batch >= _FEWEST_PIXELS_OF_LARGE_TILES
-    form = "winograd4" if large else "winograd2"
+    pixels = convolution.batch * convolution.height * convolution.width
+    form = next((form for form, fewest in _FEWEST_PIXELS.items() if pixels >= fewest), DIRECT)
+    if form == DIRECT:
+        return None
     tiles = convolution.tiles(_TILES[form])
     # Whatever is larger, transformed, is better shared out than read by every core; weights in the cache are no matter.
     by_tiles = tiles > convolution.filters or (

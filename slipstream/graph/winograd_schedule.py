@@ -22,6 +22,7 @@ from slipstream.graph.default_schedule import (
     sample_split,
     unroll_and_vectorize,
 )
+from slipstream.graph.prefetch import NO_PREFETCH
 from slipstream.graph.schedule_blocks import divisors, extent_of
 from slipstream.graph.spread_loops import spread_blocks, vectorize_registers
 from slipstream.graph.winograd_form import INPUT, OUTPUT, PRODUCT
@@ -60,6 +61,8 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
     shared = [shared_filters, shared_down, shared_across]
     sch.reorder(*pieces, piece_filters, i, j, *shared, channel, unrolled, *inner)
     unroll_and_vectorize(sch, [unrolled, *inner])
+    # The vectors of a register tile are streams of their own, which the processor itself follows better.
+    sch.annotate(channel, NO_PREFETCH, True)
     sch.reverse_compute_at(sums, shared[-1], preserve_unit_loops=True)
     *sum_rows, sum_filters = sch.get_loops(sums)[-3:]
     unroll_and_vectorize(sch, [*sum_rows, *sch.split(sum_filters, [None, lanes])])
