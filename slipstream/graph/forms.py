@@ -66,7 +66,7 @@ def winograd_starts(func: tirx.PrimFunc, target: Target) -> list[Start]:
     return [start for start in starts if start is not None]
 
 
-def in_form(func: tirx.PrimFunc, form: str, target: Target) -> tirx.PrimFunc | None:
+def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """`func` in the form of that name; None if it has none."""
     if form == DIRECT:
         return func
@@ -74,7 +74,7 @@ def in_form(func: tirx.PrimFunc, form: str, target: Target) -> tirx.PrimFunc | N
 
 
 def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:
-    formed = in_form(func, form, target)
+    formed = function_in(form, func, target)
     if formed is not None:
         with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
             schedule = start_schedule(formed)

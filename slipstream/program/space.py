@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.default_schedule import may_rewrite_layout
-from slipstream.graph.forms import Start, direct_start, in_form, untuned_start, winograd_starts
+from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
 from slipstream.native_output import quiet_native_code
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
@@ -90,13 +90,13 @@ class Space:
     def _program(self, start: Start | None, origin: str) -> Program:
         if start is None:
             return Program(self.key, Sketch("[]"), (), origin)
-        sketch, decisions = read_trace(start.schedule.trace, self._in_form(start.form)[1], start.form)
+        sketch, decisions = read_trace(start.schedule.trace, self.in_form(start.form)[1], start.form)
         return Program(self.key, sketch, decisions, origin)
 
-    def _in_form(self, form: str) -> tuple[tvm.IRModule, tuple[str, ...]]:
+    def in_form(self, form: str) -> tuple[tvm.IRModule, tuple[str, ...]]:
         """The operator in that form, and its blocks' names."""
         if form not in self._forms:
-            func = in_form(self.func, form, self.target)
+            func = function_in(form, self.func, self.target)
             if func is None:
                 raise SketchError(f"operator {self.key} has no form {form}")
             self._forms[form] = tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), block_names(func)
@@ -166,7 +166,7 @@ class Space:
         if not program.sketch.instructions:
             return Realized(program, self.mod)
         try:
-            mod, names = self._in_form(program.sketch.form)
+            mod, names = self.in_form(program.sketch.form)
             schedule = s_tir.Schedule(mod, seed=1, debug_mask=0, error_render_level="none")
             apply(program.sketch, program.decisions, schedule, names)
             _, decisions = read_trace(schedule.trace, names)
