@@ -23,7 +23,7 @@ DIRECT = ""
 _TILES = {"winograd2": 2, "winograd4": 4}
 
 # Larger tiles save more multiplications but take more weights, and those come from far away in a running model. Fewer
-# pixels than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
+# pixels of an image than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
 _FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
 # Less work than this is over before the three stages have been handed to the cores.
 _FEWEST_MULTIPLICATIONS = 5_000_000
@@ -88,7 +88,7 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     convolution = find_convolution(func)
     if convolution is None or not _is_worthwhile(convolution, target):
         return None
-    pixels = convolution.batch * convolution.height * convolution.width
+    pixels = convolution.height * convolution.width
     form = next((form for form, fewest in _FEWEST_PIXELS.items() if pixels >= fewest), DIRECT)
     if form == DIRECT:
         return None
