@@ -127,7 +127,7 @@ def _chosen(operators: list[Any], prefix: str) -> list[Any]:
 
 
 def _as_text(operator: Any, target: Target) -> _Operator:
-    from slipstream.graph.default_schedule import schedule_default
+    from slipstream.graph.forms import schedule_untuned
     from slipstream.measure import reference_text
 
     return _Operator(
@@ -136,7 +136,7 @@ def _as_text(operator: Any, target: Target) -> _Operator:
         operator.weight,
         operator.flops,
         reference_text(operator.func),
-        reference_text(schedule_default(operator.func, target)),
+        reference_text(schedule_untuned(operator.func, target)),
     )
 
 

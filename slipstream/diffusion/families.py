@@ -59,8 +59,8 @@ def _family(group: Sequence[Member]) -> Family:
 
 
 def extents(member: Member) -> tuple[float, ...]:
-    """The operator's size in every direction: the loops its default program tiles, or else its tensors' shapes."""
-    tiled = tile_extents(member.space.points(member.space.default))
+    """The operator's size in every direction: the loops its direct program tiles, or else its tensors' shapes."""
+    tiled = tile_extents(member.space.points(member.space.direct))
     if tiled:
         return tiled
     return tuple(float(extent) for shape, _ in member.operator.shapes for extent in shape)
@@ -87,8 +87,8 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _by_anchor(member: Member) -> object:
     space = member.space
-    if any(point.is_open for point in space.points(space.default)):
-        return member.operator.kinds[:1], signature(space.default.sketch)
+    if any(point.is_open for point in space.points(space.direct)):
+        return member.operator.kinds[:1], signature(space.direct.sketch)
     return member.operator.kinds[:1], tuple(sorted(signature(example.sketch) for example in space.stock))
 
 

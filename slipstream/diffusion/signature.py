@@ -17,7 +17,7 @@ from slipstream.program.sketch import Instruction, Sketch
 def signature(sketch: Sketch) -> str:
     """Equal for sketches between which decisions can be carried over, position by position."""
     sampled: set[str] = set()
-    kept = []
+    kept: list[object] = [sketch.form] if sketch.form else []
     for instruction in sketch.instructions:
         if instruction[0].startswith("Sample") or any(_depends(instruction, sampled)):
             sampled.update(out for out in instruction[3] if not out.startswith("b"))

@@ -14,8 +14,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.errors import BuildError
 from slipstream.graph import tir_pipeline
-from slipstream.graph.default_schedule import schedule_default
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.target import Target
 
@@ -36,7 +36,7 @@ class BuiltModel:
 def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = None) -> tvm.IRModule:
     """Replace each operator by its scheduled form (by default, the default) and pack its weights to match."""
     with target.tvm:
-        scheduled = map_prim_funcs(mod, program or (lambda func: schedule_default(func, target)))
+        scheduled = map_prim_funcs(mod, program or (lambda func: schedule_untuned(func, target)))
         return fold_constants(transform.SplitLayoutRewritePreproc()(scheduled), target)
 
 

@@ -32,9 +32,9 @@ from slipstream.graph.spread_loops import spread_blocks
 from slipstream.target import Target
 
 _MOST_INLINED_LOADS = 8
-_MOST_UNROLLED = 16
+MOST_UNROLLED = 16
 # Marks a program whose weights are laid out by the program itself.
-_KEEP_LAYOUT = "slipstream.keep_layout"
+KEEP_LAYOUT = "slipstream.keep_layout"
 
 
 def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -77,7 +77,7 @@ def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     for block in sch.get_producers(anchor):
         if any(read.source.same_as(weight) for read in sch.get(block).reads for weight in weights):
             sch.annotate(block, PREPROC, True)
-    sch.annotate(sch.get_sblock("root"), _KEEP_LAYOUT, True)
+    sch.annotate(sch.get_sblock("root"), KEEP_LAYOUT, True)
     _tile_contraction(sch, anchor, target, padded=True)
     return True
 
@@ -97,45 +97,47 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target, padded: 
     Three levels: pieces for the cores, tiles that share what is in the cache, and one tile's sums in registers
     through the whole reduction. The middle level is empty by default; it is there for the tuner.
     """
-    _inline_cheap_blocks(sch)
-    epilogue = _epilogue(sch, anchor, padded) or [sch.cache_write(anchor, 0, "global")]
+    inline_cheap_blocks(sch)
+    epilogue = find_epilogue(sch, anchor, padded) or [sch.cache_write(anchor, 0, "global")]
     tile = choose_tile(sch, anchor, target)
     spatial, reductions = split_by_kind(sch, anchor)
     *rows, columns = spatial
     pieces, tiles, inner = [], [], []
     for axis, loop in enumerate(rows):
         own = [tile.rows] if axis == tile.row_axis else []
-        (piece, shared, *registers), _ = _split(sch, loop, [1, *own], target.vector_registers)
+        (piece, shared, *registers), _ = sample_split(sch, loop, [1, *own], target.vector_registers)
         pieces.append(piece)
         tiles.append(shared)
         inner += registers
-    (piece, shared, *registers), factors = _split(sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes)
+    (piece, shared, *registers), factors = sample_split(
+        sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes
+    )
     inner += registers
     # The larger operand is walked by the outer loops, so that the smaller one stays in cache.
     pieces = [piece, *pieces] if _weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
     tiles.append(shared)
     *reductions, last = reductions
-    reductions += _split(sch, last, [1], _MOST_UNROLLED)[0]
+    reductions += sample_split(sch, last, [1], MOST_UNROLLED)[0]
     sch.reorder(*pieces, *tiles, *reductions, *inner)
     cores = sch.fuse(*pieces)
     for block in epilogue:
         sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
     sch.parallel(cores)
-    _unroll_and_vectorize(sch, inner)
+    unroll_and_vectorize(sch, inner)
     sch.unroll(reductions[-1])
     # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
     if not padded:
         for block in epilogue:
             *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
-            _unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
+            unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
     init = sch.decompose_reduction(anchor, reductions[0])
-    _unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
+    unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
     spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (anchor, init, *epilogue)})
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
     """No contraction to tile: inline what is cheap, spread every remaining block."""
-    _inline_cheap_blocks(sch)
+    inline_cheap_blocks(sch)
     spread_blocks(sch, target, skip=set())
     return True
 
@@ -173,7 +175,7 @@ def _is_contraction(sch: s_tir.Schedule, block: Any) -> bool:
     )
 
 
-def _inline_cheap_blocks(sch: s_tir.Schedule) -> None:
+def inline_cheap_blocks(sch: s_tir.Schedule) -> None:
     """Inline element-wise blocks into their one consumer, unless that would repeat their work.
 
     Padding before a reduction stays: a branch in the hot loop costs more than a pass over the data.
@@ -191,7 +193,7 @@ def _inline_cheap_blocks(sch: s_tir.Schedule) -> None:
             sch.compute_inline(block)
 
 
-def _epilogue(sch: s_tir.Schedule, anchor: Any, padded: bool) -> list[Any]:
+def find_epilogue(sch: s_tir.Schedule, anchor: Any, padded: bool) -> list[Any]:
     """The element-wise blocks that follow `anchor` or cut its padding off, in order; none if others follow too."""
     behind: list[Any] = []
     names = {sch.get(anchor).name_hint}
@@ -222,10 +224,10 @@ def rewrite_weight_layout(sch: s_tir.Schedule) -> None:
 
 def may_rewrite_layout(sch: s_tir.Schedule) -> bool:
     """Whether the order of constant weights is still open."""
-    return _KEEP_LAYOUT not in sch.get(sch.get_sblock("root")).annotations
+    return KEEP_LAYOUT not in sch.get(sch.get_sblock("root")).annotations
 
 
-def _split(sch: s_tir.Schedule, loop: Any, inner: list[int], most_innermost: int) -> tuple[list[Any], list[Any]]:
+def sample_split(sch: s_tir.Schedule, loop: Any, inner: list[int], most_innermost: int) -> tuple[list[Any], list[Any]]:
     """Split a loop into tiles of `inner`, outermost first, in a way that can be sampled: (loops, factors)."""
     outermost = extent_of(sch, loop) // math.prod(inner)
     limit = max(most_innermost, inner[-1])
@@ -233,7 +235,7 @@ def _split(sch: s_tir.Schedule, loop: Any, inner: list[int], most_innermost: int
     return sch.split(loop, factors), factors
 
 
-def _unroll_and_vectorize(sch: s_tir.Schedule, loops: list[Any]) -> None:
+def unroll_and_vectorize(sch: s_tir.Schedule, loops: list[Any]) -> None:
     for loop in loops[:-1]:
         sch.unroll(loop)
     sch.vectorize(loops[-1])

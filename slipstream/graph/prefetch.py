@@ -15,6 +15,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+# Marks a loop to be left alone.
+NO_PREFETCH = "slipstream.no_prefetch"
+
 _AHEAD_BYTES = 8192
 # Smaller buffers stay in the caches. A loop with more vectors than this is unrolled far enough to run ahead by itself.
 _LEAST_BYTES = 256 << 10
@@ -32,7 +35,7 @@ def _prefetch_in(loop: tirx.For) -> tirx.For:
     inner: list[Any] = []
     tvm_ffi.structural_walk(loop.body, ((tirx.For, inner.append), (tirx.BufferStore, stores.append)))
     vectors = {vector for store in stores for vector, _ in _streamed(store.value)} if not inner else set()
-    if loop.kind != tirx.ForKind.SERIAL or not 0 < len(vectors) <= _MOST_VECTORS:
+    if loop.kind != tirx.ForKind.SERIAL or NO_PREFETCH in loop.annotations or not 0 < len(vectors) <= _MOST_VECTORS:
         return loop
     asked: set[str] = set()
 

@@ -53,7 +53,7 @@ def _ride_with_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: s
     sch.compute_at(block, around[-1])
     own = sch.get_loops(block)[len(around) :]
     if own:
-        _vectorize(sch, own[-1], target)
+        vectorize_registers(sch, own[-1], target)
     return True
 
 
@@ -80,8 +80,8 @@ def _spread(sch: s_tir.Schedule, block: Any, target: Target) -> None:
     _parallelize(sch, [*outer, last_outer], target)
     if reductions:
         init = sch.decompose_reduction(block, reductions[0])
-        _vectorize(sch, sch.get_loops(init)[-1], target)
-    _vectorize(sch, last_inner, target)
+        vectorize_registers(sch, sch.get_loops(init)[-1], target)
+    vectorize_registers(sch, last_inner, target)
 
 
 def _spread_row_reduction(sch: s_tir.Schedule, block: Any, target: Target) -> None:
@@ -115,7 +115,7 @@ def _parallelize(sch: s_tir.Schedule, loops: list[Any], target: Target) -> None:
     sch.parallel(sch.fuse(*loops[:count]))
 
 
-def _vectorize(sch: s_tir.Schedule, loop: Any, target: Target) -> None:
+def vectorize_registers(sch: s_tir.Schedule, loop: Any, target: Target) -> None:
     """Vectorise by whole registers; a loop that has none is left to LLVM, which knows how to treat a remainder."""
     width = vector_width(extent_of(sch, loop), target)
     if width > 1:

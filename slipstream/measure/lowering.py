@@ -1,12 +1,13 @@
 """From a scheduled program to code in memory, in two steps, and what its prepacked weights look like.
 
-A program may read a weight in another order than the model stores it: its module then starts with blocks marked
-`layout_rewrite_preproc` that copy the weight into that order. In a compiled model the copy happens once, at compile
-time; so it is left out of what is timed, and the program gets weights that are packed already.
+A program may read a weight in another order than the model stores it, or transformed: its module then has blocks
+marked `layout_rewrite_preproc` that make of the weight what the program reads. In a compiled model that happens once,
+at compile time; so it is left out of what is timed, and the program gets weights that are packed already.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -38,15 +39,24 @@ class Argument:
 
 @dataclass(frozen=True)
 class Packing:
-    """Argument `index` is the weight stored at `indices` (one array per dimension) of an array of `shape`."""
+    """Argument `index` is what `block` makes of the weight, an array of `shape`."""
 
     index: int
     shape: tuple[int, ...]
-    indices: tuple[Array, ...]
+    block: Any
 
     def __call__(self, weight: Array) -> Array:
+        """Run the block with NumPy, every statement for the whole weight at once."""
         packed = aligned(self.shape, weight.dtype)
-        packed[self.indices] = weight
+        extents = [int(variable.dom.extent) for variable in self.block.iter_vars]
+        grid = np.ogrid[tuple(slice(extent) for extent in extents)]
+        values = {variable.var: axis for variable, axis in zip(self.block.iter_vars, grid, strict=True)}
+        for statement in _statements(self.block):
+            value = _evaluate(statement.value, values, weight)
+            if isinstance(statement, tirx.Bind):
+                values[statement.var] = value
+            else:
+                packed[tuple(_evaluate(index, values, weight) for index in statement.indices)] = value
         return packed
 
 
@@ -76,16 +86,15 @@ def lower(mod: tvm.IRModule, target: Target, *, prepack: bool = True) -> Lowered
     """
     skipped = [] if _asserts_something(mod["main"]) else [tirx.transform.SkipAssert()]
     packings = tuple(_packings(mod["main"])) if prepack else ()
-    if packings:
-        mod = s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
-    mod = tvm.IRModule({"main": mod["main"].with_attr("global_symbol", "main")})
+    func = _take_packed(mod["main"], packings)
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(mod)
     pipeline, finalize, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
     with tvm.transform.PassContext(disabled_pass=_LEFT_TO_LLVM):
         host, _ = split_host_device_mods(pipeline(mod))
     host = tvm.transform.Sequential([*skipped, finalize()])(host)
     # The same code with a weight packed differently is another program.
-    packed = crc32(repr([(p.index, p.shape, [i.tolist() for i in p.indices]) for p in packings]).encode())
+    packed = crc32(repr([(p.index, tvm_ffi.structural_hash(p.block, map_free_vars=True)) for p in packings]).encode())
     return Lowered(host, f"{tvm_ffi.structural_hash(host, map_free_vars=True):x}-{packed:x}", packings)
 
 
@@ -124,49 +133,78 @@ def _asserts_something(func: tirx.PrimFunc) -> bool:
 
 
 def _packings(func: tirx.PrimFunc) -> list[Packing]:
+    blocks = _packing_blocks(func.body)
+    return [_packing(block, func) for block in blocks] if all(map(_is_simple, blocks)) else []
+
+
+def _packing_blocks(body: Any) -> list[Any]:
     blocks: list[Any] = []
 
     def note(block: Any) -> None:
         if _PREPROC in block.annotations:
             blocks.append(block)
 
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
-    # A block that also pads the weight cannot be taken out by TVM's pass: it is run, and timed, every time.
-    if not all(isinstance(block.body.value, tvm.ir.expr.TensorLoad) for block in blocks):
-        return []
-    return [_packing(block, func) for block in blocks]
+    tvm_ffi.structural_walk(body, ((s_tir.SBlock, note),))
+    return blocks
 
 
 def _packing(block: Any, func: tirx.PrimFunc) -> Packing:
-    """Evaluate the indices a rewrite block stores to, once for the whole weight."""
-    store, source = block.body, block.reads[0].source
+    source, packed = block.reads[0].source, block.writes[0].source
     index = next(i for i, parameter in enumerate(func.params) if source.same_as(parameter))
-    extents = [int(variable.dom.extent) for variable in block.iter_vars]
-    grid = np.ogrid[tuple(slice(extent) for extent in extents)]
-    values = {variable.var: axis for variable, axis in zip(block.iter_vars, grid, strict=True)}
-    shape = tuple(int(extent) for extent in store.buffer.shape)
-    return Packing(index, shape, tuple(np.asarray(_evaluate(i, values)) for i in store.indices))
+    return Packing(index, tuple(int(extent) for extent in packed.shape), block)
 
 
-def _evaluate(expression: Any, values: dict[Any, Any]) -> Any:
+def _is_simple(block: Any) -> bool:
+    """Whether a block is nothing but sums and products. One that pads the weight is run, and timed, every time."""
+    return all(_is_simple_value(statement.value) for statement in _statements(block))
+
+
+def _is_simple_value(expression: Any) -> bool:
+    if type(expression) in _ARITHMETIC:
+        return _is_simple_value(expression.a) and _is_simple_value(expression.b)
+    return isinstance(expression, tirx.IntImm | tirx.FloatImm | tvm.ir.Var | tvm.ir.expr.TensorLoad)
+
+
+def _take_packed(func: tirx.PrimFunc, packings: Sequence[Packing]) -> tirx.PrimFunc:
+    """The function without its packing blocks, with the packed weights as arguments."""
+    if not packings:
+        return func
+    parameters, packed = list(func.params), [packing.block.writes[0].source for packing in packings]
+    for packing, buffer in zip(packings, packed, strict=True):
+        parameters[packing.index] = buffer
+    root = func.body.block
+    kept = [statement for statement in root.body.seq if not _packing_blocks(statement)]
+    buffers = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(p) for p in packed)]
+    body = tirx.SeqStmt(kept) if len(kept) > 1 else kept[0]
+    whole = s_tir.SBlock([], root.reads, root.writes, root.name_hint, body, None, buffers, [], root.annotations)
+    return tirx.PrimFunc(parameters, s_tir.SBlockRealize([], True, whole), func.ret_type, func.attrs)
+
+
+def _statements(block: Any) -> list[Any]:
+    return list(block.body.seq) if isinstance(block.body, tirx.SeqStmt) else [block.body]
+
+
+def _evaluate(expression: Any, values: dict[Any, Any], weight: Array) -> Any:
+    """The value of an expression, for all values of the block's variables at once."""
     if isinstance(expression, tirx.IntImm):
         return int(expression)
-    for variable, value in values.items():
-        if expression.same_as(variable):
-            return value
-    for kind, apply in _ARITHMETIC:
-        if isinstance(expression, kind):
-            return apply(_evaluate(expression.a, values), _evaluate(expression.b, values))
-    raise ValueError(f"cannot evaluate {expression} in a layout rewrite")
+    if isinstance(expression, tirx.FloatImm):
+        return weight.dtype.type(expression.value)
+    if isinstance(expression, tvm.ir.Var):
+        return values[expression]
+    if isinstance(expression, tvm.ir.expr.TensorLoad):
+        return weight[tuple(_evaluate(index, values, weight) for index in expression.indices)]
+    apply = _ARITHMETIC[type(expression)]
+    return apply(_evaluate(expression.a, values, weight), _evaluate(expression.b, values, weight))
 
 
-_ARITHMETIC: tuple[tuple[Any, Any], ...] = (
-    (tirx.Add, np.add),
-    (tirx.Sub, np.subtract),
-    (tirx.Mul, np.multiply),
-    (tirx.FloorDiv, np.floor_divide),
-    (tirx.FloorMod, np.mod),
-)
+_ARITHMETIC: dict[Any, Any] = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+}
 
 
 def as_tensor(array: Array) -> Any:

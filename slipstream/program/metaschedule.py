@@ -7,12 +7,14 @@ from typing import Any
 import tvm
 
 from slipstream.program.decisions import from_json, to_json
-from slipstream.program.sketch import Sketch, read_instructions, write_instructions
+from slipstream.program.sketch import Sketch, SketchError, read_instructions, write_instructions
 from slipstream.program.trace import block_names
 
 
 def to_metaschedule(module: str, sketch: str, decisions: str) -> list[Any]:
     """The trace `[instructions, decisions]` of a program, for the operator whose unscheduled module this is."""
+    if Sketch(sketch).form:
+        raise SketchError(f"MetaSchedule has no programs in the form {Sketch(sketch).form} of an operator")
     func = tvm.ir.load_json(module)["main"]
     return write_instructions(Sketch(sketch), from_json(decisions), block_names(func))
 

@@ -32,7 +32,10 @@ class SketchError(SlipstreamError):
 
 @dataclass(frozen=True)
 class Sketch:
-    """`text` is the canonical JSON of the instructions; equal sketches have equal texts."""
+    """`text` is the canonical JSON of the instructions; equal sketches have equal texts.
+
+    Instructions for another form of the operator (`graph/forms.py`) than its own stand with the form's name.
+    """
 
     text: str
 
@@ -41,8 +44,18 @@ class Sketch:
         return hashlib.blake2b(self.text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
     @cached_property
+    def _content(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def form(self) -> str:
+        """The form of the operator that the instructions schedule; empty for its own."""
+        return str(self._content["form"]) if isinstance(self._content, dict) else ""
+
+    @cached_property
     def instructions(self) -> list[Instruction]:
-        instructions: list[Instruction] = json.loads(self.text)
+        content = self._content
+        instructions: list[Instruction] = content["instructions"] if isinstance(content, dict) else content
         return instructions
 
     @cached_property
@@ -84,7 +97,7 @@ class Sketch:
 
 
 def read_instructions(
-    instructions: Sequence[Any], decisions: Sequence[Any], block_names: Sequence[str]
+    instructions: Sequence[Any], decisions: Sequence[Any], block_names: Sequence[str], form: str = ""
 ) -> tuple[Sketch, Decisions]:
     """From a simplified trace in TVM's JSON form (plain lists) to a sketch and its decisions."""
     numbers = {name: number for number, name in enumerate(block_names)}
@@ -93,7 +106,8 @@ def read_instructions(
         if instruction[0].startswith("Sample") and instruction[0] not in _SAMPLING:
             raise SketchError(f"no decisions are known for the instruction {instruction[0]}")
     by_position = {int(position): value for position, value in decisions}
-    sketch = Sketch(json.dumps(canonical, separators=(",", ":")))
+    content = {"form": form, "instructions": canonical} if form else canonical
+    sketch = Sketch(json.dumps(content, separators=(",", ":")))
     if missing := [i for i in sketch.sampled if i not in by_position]:
         raise SketchError(f"the trace has no decision for its instruction {missing[0]}")
     return sketch, tuple(_value(by_position[i]) for i in sketch.sampled)

@@ -11,7 +11,8 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from slipstream.graph.default_schedule import default_sketch, may_rewrite_layout
+from slipstream.graph.default_schedule import may_rewrite_layout
+from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
 from slipstream.native_output import quiet_native_code
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
@@ -23,7 +24,7 @@ from slipstream.tvm_intrinsics import import_intrinsics
 # More copies of the innermost statement than this never pay, but take LLVM seconds.
 MOST_WRITTEN_OUT = 1024
 
-_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
+_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, SketchError, ValueError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ class Realized:
 class Space:
     """The design space of one operator for one target.
 
-    `default` is the program it has untuned; what cannot be scheduled at all has the empty sketch. `stock` are
-    MetaSchedule's sketches with one random example each.
+    `default` is the program it has untuned; what cannot be scheduled at all has the empty sketch. `own` are examples
+    of all our sketches, in all forms of the operator, the default's first; `direct` is the one in its own form.
+    `stock` are MetaSchedule's sketches with one random example each.
     """
 
     def __init__(self, key: str, func: tirx.PrimFunc, target: Target, seed: int = 1) -> None:
@@ -67,14 +69,38 @@ class Space:
         self.mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         self.names = block_names(func)
         self._seed = seed
+        self._forms = {"": (self.mod, self.names)}
 
     @cached_property
     def default(self) -> Program:
-        schedule = default_sketch(self.func, self.target)
-        if schedule is None:
-            return Program(self.key, Sketch("[]"), (), "default")
-        sketch, decisions = read_trace(schedule.trace, self.names)
-        return Program(self.key, sketch, decisions, "default")
+        return self._program(untuned_start(self.func, self.target), "default")
+
+    @cached_property
+    def direct(self) -> Program:
+        if not self.default.sketch.form:
+            return self.default
+        return self._program(direct_start(self.func, self.target), "form")
+
+    @cached_property
+    def own(self) -> tuple[Program, ...]:
+        winograd = [self._program(start, "form") for start in winograd_starts(self.func, self.target)]
+        others = [example for example in (self.direct, *winograd) if example.sketch != self.default.sketch]
+        return (self.default, *others)
+
+    def _program(self, start: Start | None, origin: str) -> Program:
+        if start is None:
+            return Program(self.key, Sketch("[]"), (), origin)
+        sketch, decisions = read_trace(start.schedule.trace, self.in_form(start.form)[1], start.form)
+        return Program(self.key, sketch, decisions, origin)
+
+    def in_form(self, form: str) -> tuple[tvm.IRModule, tuple[str, ...]]:
+        """The operator in that form, and its blocks' names."""
+        if form not in self._forms:
+            func = function_in(form, self.func, self.target)
+            if func is None:
+                raise SketchError(f"operator {self.key} has no form {form}")
+            self._forms[form] = tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), block_names(func)
+        return self._forms[form]
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
@@ -93,7 +119,7 @@ class Space:
     @cached_property
     def sketches(self) -> tuple[Program, ...]:
         """An example program of every sketch that leaves something to decide, the default's first."""
-        return tuple(e for e in (self.default, *self.stock) if any(point.is_open for point in self.points(e)))
+        return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
 
     def context(self, seed: int, **options: Any) -> Any:
         """A TVM tuning context for this operator."""
@@ -124,7 +150,7 @@ class Space:
             raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
 
     def _points_of(self, sketch: Sketch) -> Points:
-        for example in (self.default, *self.stock):
+        for example in (*self.own, *self.stock):
             if example.sketch.text == sketch.text:
                 return self.points(example)
         raise SketchError(f"operator {self.key} has no sketch {sketch.digest}")
@@ -139,10 +165,11 @@ class Space:
         """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
         if not program.sketch.instructions:
             return Realized(program, self.mod)
-        schedule = s_tir.Schedule(self.mod, seed=1, debug_mask=0, error_render_level="none")
         try:
-            apply(program.sketch, program.decisions, schedule, self.names)
-            _, decisions = read_trace(schedule.trace, self.names)
+            mod, names = self.in_form(program.sketch.form)
+            schedule = s_tir.Schedule(mod, seed=1, debug_mask=0, error_render_level="none")
+            apply(program.sketch, program.decisions, schedule, names)
+            _, decisions = read_trace(schedule.trace, names)
             schedule.enter_postproc()
             keep_layout = not may_rewrite_layout(schedule)
             for postproc in self._postprocs:

@@ -25,10 +25,10 @@ def block_names(func: tirx.PrimFunc) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_trace(trace: Any, names: Sequence[str]) -> tuple[Sketch, Decisions]:
-    """The sketch and the decisions of a trace, wherever it comes from."""
+def read_trace(trace: Any, names: Sequence[str], form: str = "") -> tuple[Sketch, Decisions]:
+    """The sketch and the decisions of a trace, wherever it comes from. `names` are the blocks of that form."""
     instructions, decisions = trace.simplified(remove_postproc=True).as_json()
-    return read_instructions(plain(instructions), plain(decisions), names)
+    return read_instructions(plain(instructions), plain(decisions), names, form)
 
 
 def apply(sketch: Sketch, decisions: Decisions, schedule: s_tir.Schedule, names: Sequence[str]) -> None:

@@ -90,6 +90,8 @@ class _Candidates:
         self._space: Space = question.space
         self._points: Points = self._space.points(example)
         self._signature = signature(example.sketch)
+        # The example of a sketch of ours is somebody's good idea; that of a stock sketch is just a draw.
+        self._is_ours = example in question.space.own
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
         self._kin = self._relatives() if options.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
@@ -109,7 +111,8 @@ class _Candidates:
             scores = guess.score(self._points, [decisions for decisions, _ in drawn])
             order = _mix(np.argsort(-scores, kind="stable"), self._rng)
         programs = [self._program(*drawn[i]) for i in order]
-        first = [self._program(decisions, origin) for decisions, origin in self._new(carried)]
+        good = [(self._example.decisions, "default")] if self._is_ours else []
+        first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *carried])]
         room = max(1, int(_MOST_CARRIED * self._question.count))
         return first[:room] + programs
 
@@ -134,9 +137,7 @@ class _Candidates:
         if "random" in self._options.propagations or not centres:
             for _ in range(2):
                 centres.append(Centre(d.draw(self._points, self._rng), 0.1, "random"))
-        # The default program is somebody's good idea; the example of a stock sketch is just a draw.
-        is_default = self._example.origin == "default"
-        centres.append(Centre(self._example.decisions, 1.0 if is_default else 0.1, "default"))
+        centres.append(Centre(self._example.decisions, 1.0 if self._is_ours else 0.1, "default"))
         posterior = Posterior(self._points, centres)
         if self._options.posterior:
             rounds = len({m.slot for m in self._own})

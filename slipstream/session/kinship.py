@@ -36,19 +36,19 @@ def kin_of(rooms: Mapping[str, Room], families: list[Family]) -> dict[str, list[
 
 def elders_of(rooms: Mapping[str, Room], store: Store, hardware: str) -> dict[str, list[Relative]]:
     """Operators tuned earlier on this very hardware whose decisions fit one of ours, the most similar first."""
-    signatures = {key: {signature(example.sketch) for example in room.space.sketches} for key, room in rooms.items()}
-    sizes = {key: tile_extents(room.space.points(room.space.default)) for key, room in rooms.items()}
+    sizes = {
+        key: {signature(example.sketch): tile_extents(room.space.points(example)) for example in room.space.sketches}
+        for key, room in rooms.items()
+    }
     found: dict[str, list[Relative]] = {key: [] for key in rooms}
     for operator in sorted(set(store.counts(hardware)) - set(rooms)):
         remembered = _remembered(store, operator, hardware)
-        if not remembered:
-            continue
-        fits = {signature(m.program.sketch) for m in remembered}
-        best = remembered[0].program
-        size = tile_extents(best.sketch.points(best.decisions))
         for key in rooms:
-            if signatures[key] & fits:
-                found[key].append(Relative(operator, cosine(sizes[key], size), remembered))
+            fitting = (m.program for m in remembered if signature(m.program.sketch) in sizes[key])
+            if (best := next(fitting, None)) is not None:
+                size = tile_extents(best.sketch.points(best.decisions))
+                likeness = cosine(sizes[key][signature(best.sketch)], size)
+                found[key].append(Relative(operator, likeness, remembered))
     return {key: sorted(list_, key=lambda r: -r.similarity)[:_MOST_ELDERS] for key, list_ in found.items()}
 
 

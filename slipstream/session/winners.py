@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.operator_key import operator_key
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.program.space import Program, Space
@@ -36,7 +36,7 @@ def schedule_with(winners: Mapping[str, Program], target: Target) -> Callable[[A
         program = winners.get(operator_key(func))
         realized = Space(program.operator, func, target).realize(program) if program is not None else None
         if realized is None:
-            return schedule_default(func, target)
+            return schedule_untuned(func, target)
         result = realized.module["main"].without_attr("global_symbol")
         symbol = func.attrs.get("global_symbol") if func.attrs else None
         return result.with_attr("global_symbol", symbol) if symbol else result

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.s_tir.meta_schedule.postproc import RewriteReductionBlock
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.operator_key import operator_key
 from slipstream.program import decisions as d
 from slipstream.program.decisions import IllegalDecisionError, Tile
@@ -31,7 +31,7 @@ some_operators = pytest.mark.parametrize("label", labels()[::6])
 
 
 def programs_of(operator: Space) -> tuple[Program, ...]:
-    return (operator.default, *operator.stock)
+    return (*operator.own, *operator.stock)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -44,7 +44,7 @@ def test_the_default_program_is_the_one_an_untuned_model_has(label: str) -> None
     realized = operator.realize(operator.default)
     assert realized is not None
     assert realized.program == operator.default
-    untuned = tvm.IRModule({"main": schedule_default(function(label), resolve_target())})
+    untuned = tvm.IRModule({"main": schedule_untuned(function(label), resolve_target())})
     # Post-processing moves the start of a sum out of its loop, which an untuned model leaves to TVM's lowering.
     schedule = tvm.s_tir.Schedule(untuned)
     assert RewriteReductionBlock().apply(schedule)
@@ -63,9 +63,11 @@ def test_programs_go_through_traces_and_back(label: str) -> None:
             assert program in drawn, "a sketch's own example must be a schedule"
             continue
         d.check(operator.points(program), realized.program.decisions)
-        schedule = tvm.s_tir.Schedule(operator.mod)
-        apply(program.sketch, realized.program.decisions, schedule, operator.names)
-        assert read_trace(schedule.trace, operator.names) == (program.sketch, realized.program.decisions)
+        mod, names = operator.in_form(program.sketch.form)
+        schedule = tvm.s_tir.Schedule(mod)
+        apply(program.sketch, realized.program.decisions, schedule, names)
+        again_read = read_trace(schedule.trace, names, program.sketch.form)
+        assert again_read == (program.sketch, realized.program.decisions)
         again = operator.realize(realized.program)
         assert again is not None
         assert again.program == realized.program
@@ -187,5 +189,9 @@ def test_metaschedules_traces_of_our_programs(label: str) -> None:
     module = tvm.ir.save_json(operator.mod)
     for program in programs_of(operator):
         decisions = d.to_json(program.decisions)
+        if program.sketch.form:
+            with pytest.raises(SketchError, match="MetaSchedule has no programs in the form"):
+                to_metaschedule(module, program.sketch.text, decisions)
+            continue
         written = to_metaschedule(module, program.sketch.text, decisions)
         assert from_metaschedule(module, written) == (program.sketch.text, decisions)

@@ -1,0 +1,105 @@
+"""The forms of an operator: as it stands and, for a 3x3 convolution, by Winograd's method.
+
+A form is a function that computes the same in other blocks. Our sketches start from one form or another and are
+searched side by side. Which of them an operator has untuned is decided here, by a rule from measurements
+(docs/winograd.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import tvm
+from tvm import s_tir, tirx
+
+from slipstream.graph.default_schedule import default_sketch, schedule_default
+from slipstream.graph.schedule_blocks import start_schedule
+from slipstream.graph.winograd_form import Convolution, find_convolution, winograd_form
+from slipstream.graph.winograd_schedule import NEAR_BYTES, schedule_winograd
+from slipstream.target import Target
+
+DIRECT = ""
+_TILES = {"winograd2": 2, "winograd4": 4}
+
+# Larger tiles save more multiplications but take more weights, and those come from far away in a running model. Fewer
+# pixels of an image than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
+_FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
+# Less work than this is over before the three stages have been handed to the cores.
+_FEWEST_MULTIPLICATIONS = 5_000_000
+# Tiles a core should have if work is shared out by tiles: fewer are no even shares.
+_TILES_PER_CORE = 8
+
+
+@dataclass(frozen=True)
+class Start:
+    """A sketch of ours with good decisions, as a schedule, and the form it starts from."""
+
+    form: str
+    schedule: s_tir.Schedule
+
+
+def schedule_untuned(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The program an operator has before anybody tunes it, in its best form; `func` itself if there is none."""
+    start = _preferred_start(func, target)
+    if start is None:
+        return schedule_default(func, target)
+    scheduled = start.schedule.mod["main"].without_attr("global_symbol")
+    symbol = func.attrs.get("global_symbol") if func.attrs else None
+    return scheduled.with_attr("global_symbol", symbol) if symbol else scheduled
+
+
+def untuned_start(func: tirx.PrimFunc, target: Target) -> Start | None:
+    """The same as a schedule with a trace; None if the operator cannot be scheduled."""
+    return _preferred_start(func, target) or direct_start(func, target)
+
+
+def direct_start(func: tirx.PrimFunc, target: Target) -> Start | None:
+    """The default program of the operator as it stands."""
+    schedule = default_sketch(func, target)
+    return None if schedule is None else Start(DIRECT, schedule)
+
+
+def winograd_starts(func: tirx.PrimFunc, target: Target) -> list[Start]:
+    """All our sketches in Winograd's form."""
+    starts = [_winograd_start(func, form, by_tiles, target) for form in _TILES for by_tiles in (True, False)]
+    return [start for start in starts if start is not None]
+
+
+def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    """`func` in the form of that name; None if it has none."""
+    if form == DIRECT:
+        return func
+    return winograd_form(func, _TILES[form], target) if form in _TILES else None
+
+
+def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:
+    formed = function_in(form, func, target)
+    if formed is not None:
+        with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
+            schedule = start_schedule(formed)
+            if schedule_winograd(schedule, target, by_tiles=by_tiles):
+                return Start(form, schedule)
+    return None
+
+
+def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
+    """The one of Winograd's sketches that is faster than the direct convolution, where one surely is."""
+    convolution = find_convolution(func)
+    if convolution is None or not _is_worthwhile(convolution, target):
+        return None
+    pixels = convolution.height * convolution.width
+    form = next((form for form, fewest in _FEWEST_PIXELS.items() if pixels >= fewest), DIRECT)
+    if form == DIRECT:
+        return None
+    tiles = convolution.tiles(_TILES[form])
+    # Whatever is larger, transformed, is better shared out than read by every core; weights in the cache are no matter.
+    by_tiles = tiles > convolution.filters or (
+        convolution.weight_bytes(_TILES[form]) <= NEAR_BYTES and tiles >= _TILES_PER_CORE * target.threads
+    )
+    return _winograd_start(func, form, by_tiles, target)
+
+
+def _is_worthwhile(convolution: Convolution, target: Target) -> bool:
+    whole_vectors = convolution.channels % target.vector_lanes == convolution.filters % target.vector_lanes == 0
+    return whole_vectors and convolution.multiplications >= _FEWEST_MULTIPLICATIONS
