@@ -21,7 +21,7 @@ _BYTES_BETWEEN_RUNS = 32 << 20
 def with_copies(arrays: Sequence[Array], weights: Sequence[int]) -> list[list[Array]]:
     """The arguments, and the same with other copies of the arguments at `weights`, for as many runs as it takes."""
     size = sum(arrays[index].nbytes for index in weights)
-    if size < _LEAST_BYTES:
+    if not _LEAST_BYTES <= size < _BYTES_BETWEEN_RUNS:  # weights larger than that push themselves out
         return [list(arrays)]
     copies = -(-_BYTES_BETWEEN_RUNS // size)
     return [list(arrays), *(_with_copy(arrays, weights) for _ in range(copies))]

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from slipstream.measure.cold import with_copies
 
@@ -7,8 +8,9 @@ def arguments(weight_bytes: int) -> list[np.ndarray]:
     return [np.ones(10, np.float32), np.arange(weight_bytes // 4, dtype=np.float32), np.zeros(10, np.float32)]
 
 
-def test_small_weights_are_there_once() -> None:
-    arrays = arguments(64 << 10)
+@pytest.mark.parametrize("size", [64 << 10, 64 << 20])
+def test_small_and_huge_weights_are_there_once(size: int) -> None:
+    arrays = arguments(size)
     assert [[a is b for a, b in zip(one, arrays, strict=True)] for one in with_copies(arrays, [1])] == [[True] * 3]
 
 
