@@ -24,7 +24,6 @@ from slipstream.cli.tvm_import import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
-    from slipstream.store import SessionRecord, Store
 
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,12 +116,12 @@ def resume_command(directory: Path, mode: Any, **options: Any) -> None:
 def status_command(directory: Path, as_json: bool) -> None:
     """Show how far the session in DIRECTORY has come, whether it is running or not."""
     from slipstream.session.directory import SessionDirectory, open_store
-    from slipstream.session.status import snapshot_of
+    from slipstream.session.status import snapshot_of, state_of
 
     folder = SessionDirectory.read(directory)
     with open_store(folder, read_only=True) as store:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
-        state = _state(store, record)
+        state = state_of(store, record)
     if as_json:
         import json
         from dataclasses import asdict
@@ -141,19 +140,6 @@ def status_command(directory: Path, as_json: bool) -> None:
     click.echo(f"{state}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
     if state in ("interrupted", "killed"):
         click.echo(f"go on with: slipstream resume {directory}")
-
-
-def _state(store: Store, record: SessionRecord) -> str:
-    """What the record says, but for a session that was killed and could not say so."""
-    from slipstream.store import StoreError
-
-    if record.status != "running":
-        return record.status
-    try:
-        with store.own(record.id):
-            return "killed"
-    except StoreError:
-        return "running"
 
 
 def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> None:

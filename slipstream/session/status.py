@@ -9,7 +9,12 @@ from slipstream.session.events import Snapshot
 from slipstream.session.loop_records import is_default
 from slipstream.session.settings import Settings
 from slipstream.session.track import make_tracks
-from slipstream.store import Store
+from slipstream.store import SessionRecord, Store
+
+
+def state_of(store: Store, record: SessionRecord) -> str:
+    """What the record says, but for a session that was killed and could not say so."""
+    return "killed" if record.status == "running" and not store.is_owned(record.id) else record.status
 
 
 def snapshot_of(store: Store, session: str) -> Snapshot:
