@@ -35,6 +35,7 @@ class Band:
 class Forecasts:
     """Bands by slot. What a past slot was expected to bring never changes, so it is worked out once."""
 
+    pending: bool = False  # whether the last update left some for the next
     _bands: dict[int, Band | None] = field(default_factory=dict)
 
     def update(self, rows: Rows, course: Course, limit: int) -> dict[int, list[Band]]:
@@ -51,11 +52,14 @@ class Forecasts:
         histories = _Histories(rows, course)
         order = sorted(range(len(rows.operators)), key=lambda n: -_latency(rows, course, n))
         found: dict[int, list[Band]] = {}
+        self.pending = False
         for operator in order:
             for ordinal, (trial, slot) in enumerate(course.operators[operator].starts):
                 if not _is_chosen(ordinal):
                     continue
-                if slot not in self._bands and limit > 0:
+                if slot not in self._bands and limit <= 0:
+                    self.pending = True
+                elif slot not in self._bands:
                     limit -= 1
                     states = [histories.state(n, slot) for n in (operator, *similar.get(operator, ()))]
                     self._bands[slot] = _band(gains, states, trial, slot)

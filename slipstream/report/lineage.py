@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from slipstream.diffusion.signature import signature
@@ -14,11 +14,15 @@ from slipstream.session.kept import FAMILIES
 
 
 def families(
-    rows: Rows, chosen: Mapping[int, tuple[str, str]], sketches: Mapping[str, tuple[Sketch, ScheduleCode]]
+    rows: Rows,
+    chosen: Mapping[int, tuple[str, str]],
+    sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
+    untuned: Container[int],
 ) -> list[dict[str, Any]]:
     """The session's families, the largest first; families of one are left out.
 
-    `chosen` is the program of each operator by its place: digest of the sketch and decisions.
+    `chosen` is the program of each operator by its place: digest of the sketch and decisions. Those in `untuned` still
+    have their default program, which took nothing from anybody, whatever it may have in common.
     """
     places = {operator.key: n for n, operator in enumerate(rows.operators)}
     found = []
@@ -35,7 +39,8 @@ def families(
                     {
                         "operator": n,
                         "similarity": round(members[n], 4),
-                        **compare(chosen.get(prior), chosen.get(n), sketches),
+                        "untuned": n in untuned,
+                        **compare(None if n in untuned else chosen.get(prior), chosen.get(n), sketches),
                     }
                     for n in [prior, *others]
                 ],
@@ -51,8 +56,9 @@ def compare(
 ) -> dict[str, Any]:
     """Each decision's value in `own`, and whether it is the prior's.
 
-    `kept` is "all" if the values are equal, "inner" if the innermost factors are and only the outermost differs, as
-    it must where extents differ; "" if they differ. None where the programs are of different kinds.
+    `kept` is "all" if the values are equal, "inner" if the innermost factors are and only the outermost differs, as it
+    must where extents differ; "fixed" if there was nothing to decide, "" if they differ. None where the programs
+    are of different kinds.
     """
     if own is None or own[0] not in sketches:
         return {"values": [], "labels": [], "kept": None}
@@ -72,6 +78,8 @@ def compare(
 
 
 def _kept(prior: Any, own: Any) -> str:
+    if isinstance(own, tuple) and max(own, default=1) == 1:
+        return "fixed"  # a loop of one iteration
     if prior == own:
         return "all"
     tiles = isinstance(prior, tuple) and isinstance(own, tuple)

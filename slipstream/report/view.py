@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import slipstream
-from slipstream.errors import SlipstreamError
 from slipstream.program.sketch import Sketch
 from slipstream.report.command import reproduce
 from slipstream.report.course import Course, OperatorCourse, SlotSpan, follow
@@ -62,6 +61,11 @@ class SessionView:
             budget = budget_of(store, self._rows.record)
         bands = self._forecasts.update(self._rows, course, most_forecasts)
         return _structure(self.directory, self._rows, course, chosen, self._sketches, bands, budget)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the next structure will have forecasts that the last one had not, though nothing else changed."""
+        return self._forecasts.pending
 
     def _read_sketches(self, store: Store, wanted: set[str]) -> None:
         for digest in wanted - set(self._sketches):
@@ -133,7 +137,7 @@ def _structure(
             for s in _fewer_slots(course.spans)
         ],
         "operators": _operators(rows, course, chosen, bands),
-        "families": families(rows, chosen, sketches),
+        "families": families(rows, chosen, sketches, _untuned(course)),
         "sketches": _code(chosen, sketches),
         "split": _split(rows, course, last),
         "failures": _failures(rows),
@@ -240,15 +244,15 @@ def _failures(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _origins(rows: Rows) -> list[list[Any]]:
-    """[who proposed, trials, of which were their operator's best when measured], the busiest first."""
+    """[who proposed, trials, of which improved upon their operator's best], the busiest first."""
     trials: Counter[str] = Counter()
     best: dict[int, float] = {}
     improved: Counter[str] = Counter()
     for trial in rows.trials:
         trials[trial.origin] += 1
         if trial.seconds is not None and trial.seconds < best.get(trial.operator, math.inf):
+            improved[trial.origin] += trial.operator in best
             best[trial.operator] = trial.seconds
-            improved[trial.origin] += 1
     return [[origin, count, improved[origin]] for origin, count in trials.most_common()]
 
 
@@ -262,6 +266,10 @@ def _roofline(rows: Rows) -> dict[str, Any]:
         "bandwidth": None if remote else _finite(bandwidth),
         "remote": remote,
     }
+
+
+def _untuned(course: Course) -> set[int]:
+    return {n for n, own in enumerate(course.operators) if own.fastest is None or own.fastest.origin == "default"}
 
 
 def _code(
@@ -298,7 +306,3 @@ def _short(seconds: float | None) -> float | None:
 
 def _time(seconds: float) -> float:
     return round(seconds, 3)
-
-
-class ReportError(SlipstreamError):
-    """A report that cannot be made as asked."""
