@@ -44,8 +44,6 @@ def serving(directory: Path) -> Iterator[str]:
                 process.kill()
 
 
-
-
 def _main(directory: Path) -> None:
     stay_in_the_background()
     try:

@@ -98,13 +98,15 @@ class _Histories:
     def state(self, operator: int, slot: int) -> OperatorState:
         course, row = self._course.operators[operator], self._rows.operators[operator]
         known = next((trial for trial, number in course.starts if number >= slot), len(course.best) - 1)
-        return OperatorState(row.key, row.weight, row.flops, course.best[: known + 1], similar=self._similar.get(operator, ()))
+        return OperatorState(
+            row.key, row.weight, row.flops, course.best[: known + 1], similar=self._similar.get(operator, ())
+        )
 
 
 def _similar(rows: Rows) -> Mapping[int, list[int]]:
     """The other members of each operator's family."""
     places = {operator.key: n for n, operator in enumerate(rows.operators)}
-    similar = {}
+    similar: dict[int, list[int]] = {}
     for family in rows.kept.get(FAMILIES, []):
         members = [places[key] for key in family["similarity"] if key in places]
         similar |= {n: [other for other in members if other != n] for n in members}

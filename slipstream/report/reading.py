@@ -123,9 +123,7 @@ class Rows:
                 spent = build + run + over
                 place, text = self._numbers[operator], message[:_MESSAGE]
                 self.trials.append(
-                    TrialRow(
-                        place, slot, position or 0, program, origin, median, failure, text, spent, run, at + spent
-                    )
+                    TrialRow(place, slot, position or 0, program, origin, median, failure, text, spent, run, at + spent)
                 )
 
 

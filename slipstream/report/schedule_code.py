@@ -16,6 +16,8 @@ from slipstream.program.sketch import Instruction, Sketch
 
 _MARK = re.compile(r"<(\d+)(?:\.(\d+))?>")
 _TILE, _CHOICE, _LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
+# Methods that return a list, also of one.
+_LISTS = ("GetChildBlocks", "GetConsumers", "GetLoops", "GetOutputBlocks", "GetProducers", "Split")
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,15 @@ def write_code(sketch: Sketch) -> ScheduleCode:
         if name in (_TILE, _CHOICE, _LOCATION):
             number = len(decided)
             decided.append(_decided(instruction, origin))
-            parts = name == _TILE
-            marks |= {out: f"<{number}.{n}>" if parts else f"<{number}>" for n, out in enumerate(outputs)}
+            if name == _LOCATION:  # the loop of that number is found when the code runs
+                lines.append(f"{outputs[0]} = sch.sample_compute_location({inputs[0]}, decision=<{number}>)")
+            else:
+                parts = name == _TILE
+                marks |= {out: f"<{number}.{n}>" if parts else f"<{number}>" for n, out in enumerate(outputs)}
         elif place in wanted:
             lines.append(_line(name, inputs, attributes, outputs, marks))
+    if any("'#" in line for line in lines):
+        lines.insert(0, "# '#0' stands for the name of the operator's first block")
     return ScheduleCode("\n".join(lines), tuple(decided))
 
 
@@ -62,7 +69,8 @@ def fill_in(code: ScheduleCode, decisions: Decisions) -> str:
         decision = decisions[number] if number < len(decisions) else "?"
         if part is not None and isinstance(decision, tuple):
             return str(decision[int(part)])
-        return say(code.decided[number], decision)
+        decided = code.decided[number]
+        return str(decision) if decided.kind == "location" else say(decided, decision)
 
     return _MARK.sub(value, code.code)
 
@@ -114,16 +122,26 @@ def _decided(instruction: Instruction, origin: dict[str, str]) -> Decided:
 
 
 def _line(name: str, inputs: list[Any], attributes: list[Any], outputs: list[str], marks: dict[str, str]) -> str:
-    words = [_value(value, marks) for value in inputs]
-    if name == "Split":
-        words = [words[0], f"factors=[{', '.join(words[1:])}]"]
-        attributes = []
-    elif name == "Fuse":
-        attributes = []
-    words += [_literal(value) for value in attributes]
-    call = f"sch.{_snake(name)}({', '.join(words)})"
-    many = len(outputs) == 1 and name in ("GetChildBlocks", "GetLoops", "Split")
+    call = f"sch.{_snake(name)}({', '.join(_arguments(name, inputs, attributes, marks))})"
+    many = len(outputs) == 1 and name in _LISTS
     return f"{', '.join(outputs)}{',' if many else ''} = {call}" if outputs else call
+
+
+def _arguments(name: str, inputs: list[Any], attributes: list[Any], marks: dict[str, str]) -> list[str]:
+    """As the schedule's method takes them, which is not always the order in which a trace has them."""
+    words = [_value(value, marks) for value in inputs]
+    match name:
+        case "Split":
+            more = ["preserve_unit_iters=False"] if not attributes[0] else []
+            return [words[0], f"factors=[{', '.join(words[1:])}]", *more]
+        case "Fuse":
+            return words if attributes[0] else [*words, "preserve_unit_iters=False"]
+        case "ComputeAt" | "ReverseComputeAt":
+            more = [f"index={attributes[1]}"] if attributes[1] != -1 else []
+            return [*words, f"preserve_unit_loops={bool(attributes[0])}", *more]
+        case "Annotate":
+            return [words[0], *map(_literal, attributes), *words[1:]]
+    return words + [_literal(value) for value in attributes]
 
 
 def _value(value: Any, marks: dict[str, str]) -> str:

@@ -106,7 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
         except SlipstreamError as error:
             self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _answer(self) -> None:
         access = self.server.access

@@ -45,7 +45,12 @@ class _Known:
     summary: dict[str, Any] = field(default_factory=dict)
     read_at: float = 0.0
     read_seconds: float = 0.0
-    rounds: int = 0
+    behind: bool = False  # whether a client was given an older reading than there is
+    rounds: int = 0  # goes up when there is more to be had although the store is as it was
+
+    @property
+    def rested(self) -> bool:
+        return time.monotonic() - self.read_at >= _REST * self.read_seconds
 
 
 class Sessions:
@@ -65,6 +70,10 @@ class Sessions:
                 for directory in session_directories(self._root):
                     if directory.session not in self._known:
                         self._known[directory.session] = _Known(directory, SessionView(directory))
+                for known in self._known.values():
+                    if known.behind and known.rested:
+                        known.behind = False
+                        known.rounds += 1
                 self._revisions = {id_: _revision(known) for id_, known in self._known.items()}
                 self._looked_at = time.monotonic()
             return dict(self._revisions)
@@ -91,8 +100,8 @@ class Sessions:
         """Read the session again if it changed, unless that was done a moment ago and took long."""
         with known.lock:
             revision = _revision(known)
-            rested = time.monotonic() - known.read_at >= _REST * known.read_seconds
-            if not known.body or (revision != known.revision and rested):
+            known.behind = bool(known.body) and revision != known.revision and not known.rested
+            if not known.body or (revision != known.revision and not known.behind):
                 started = time.monotonic()
                 structure = known.view.structure(most_forecasts=_FORECASTS)
                 text = json.dumps(structure, separators=(",", ":"), allow_nan=False)

@@ -65,11 +65,12 @@ def made_up_session(
             "source": "made_up.onnx",
         }
         session = store.create_session(digest(model), hardware, options, {k: 1 + n % 3 for n, k in enumerate(keys)})
-        store.put_state(session, PEAK_FLOPS, 0, b"1e11")
+        store.put_state(session, PEAK_FLOPS, 0, b"4e12")
         store.put_state(session, BANDWIDTH, 0, b"2e10")
-        family = {"prior": keys[0], "similarity": {key: 0.9 for key in keys[:6]}} if keys else {}
+        family = {"prior": keys[0], "similarity": dict.fromkeys(keys[:6], 0.9)} if keys else {}
         store.put_state(session, FAMILIES, 0, json.dumps([family] if len(keys) > 1 else []).encode())
-        play(store, session, hardware, keys, slots, rng, failures)
+        play_defaults(store, session, hardware, keys)
+        play(store, session, hardware, keys, range(slots), rng, failures)
         elapsed = 5.0 + slots * 2.0
         store.update_session(session, status=status, elapsed=elapsed, result=result() if status == "finished" else None)
     folder = SessionDirectory(directory, directory / "store.db", session)
@@ -81,23 +82,34 @@ def result() -> dict[str, Any]:
     return {"reason": "the time is up", "end_to_end": 0.0123, "split": {"compile": 1.5, "schedule": 0.25}}
 
 
-def play(
-    store: Store, session: str, hardware: str, keys: list[str], slots: int, rng: np.random.Generator, failures: bool
-) -> None:
-    """Write default trials and slots, in one transaction: a hundred thousand trials in seconds."""
+def play_defaults(store: Store, session: str, hardware: str, keys: list[str]) -> None:
     db = store.database
     with db.transaction():
         for slot, key in enumerate(keys):
             sessions.begin_slot(db, session, slot, key, [], 0.0, DEFAULTS)
             trials.append(db, made_up_trial(session, hardware, key, slot, 0, 1e-3, BEGAN + 4.0))
             sessions.finish_slot(db, session, slot, {"best": 1e-3, "elapsed": 5.0})
-        for number in range(slots):
+
+
+def play(
+    store: Store,
+    session: str,
+    hardware: str,
+    keys: list[str],
+    slots: range,
+    rng: np.random.Generator,
+    failures: bool = True,
+) -> None:
+    """Write slots, in one transaction: a hundred thousand trials in seconds."""
+    db = store.database
+    with db.transaction():
+        for number in slots:
             slot = len(keys) + number
             key = keys[int(len(keys) * rng.random() ** 2)]
             sessions.begin_slot(db, session, slot, key, [], 0.25, {})
             began = BEGAN + 5.0 + number * 2.0
             for position in range(SLOT):
-                seconds = float(1e-3 * (0.2 + rng.random() ** 0.5)) * (1 - number / (2 * slots))
+                seconds = float(1e-3 * (0.2 + rng.random() ** 0.5)) * (1 - 0.5 * number / slots.stop)
                 broken = failures and rng.random() < 0.1
                 at = began + 0.25 + position * 0.2
                 trials.append(

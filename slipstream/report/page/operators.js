@@ -40,7 +40,7 @@ function operatorsSection() {
     const value = (n) => column.of(state.data.operators[n]);
     const sign = state.down ? -1 : 1;
     return state.data.operators.map((_, n) => n)
-      .filter((n) => words.every((word) => `${state.data.operators[n].name} ${state.data.operators[n].key}`.toLowerCase().includes(word)))
+      .filter((n) => words.every((word) => state.data.operators[n].name.toLowerCase().includes(word) || state.data.operators[n].key.startsWith(word)))
       .sort((a, b) => {
         const [x, y] = [value(a), value(b)];
         if (x === null || y === null) return (x === null) - (y === null);

@@ -45,7 +45,8 @@ function codeWith(sketch, decisions) {
     const mark = /^<(\d+)(?:\.(\d+))?>$/.exec(part);
     if (!mark) return part;
     const value = decisions[Number(mark[1])];
-    const text = mark[2] !== undefined && Array.isArray(value) ? String(value[Number(mark[2])]) : sayDecision(sketch, Number(mark[1]), value);
+    const number = Number(mark[1]), isLocation = (sketch.decided[number] || [])[1] === "location";
+    const text = mark[2] !== undefined && Array.isArray(value) ? String(value[Number(mark[2])]) : isLocation ? String(value) : sayDecision(sketch, number, value);
     return el("span", { class: "value" }, text);
   });
 }
