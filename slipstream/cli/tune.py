@@ -189,3 +189,4 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     Console(highlight=False).print(render_result(result.snapshot, end_to_end=result.end_to_end, against={}))
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
+    click.echo(f"see how it went: slipstream report {directory}")

@@ -20,14 +20,21 @@ PHONE, DESK = (390, 844), (1280, 900)
 
 
 def opened(
-    browser: Browser, directory: Path, tmp_path: Path, size: tuple[int, int] = DESK, theme: str = "light"
+    browser: Browser,
+    directory: Path,
+    tmp_path: Path,
+    size: tuple[int, int] = DESK,
+    theme: str = "light",
+    measured: bool = False,
 ) -> Page:
-    """The report of a session in a new tab."""
+    """The report of a session in a new tab; `measured` counts the processor time its work takes."""
     file = tmp_path / "report.html"
     file.write_text(report_page(session_structure(directory)), encoding="utf-8")
     page = browser.page()
     page.resize(*size)
     page.prefer(theme)
+    if measured:
+        page.call("Performance.enable", timeDomain="threadTicks")
     page.open(file.as_uri())
     page.until("!!window.slipstream")
     return page
@@ -165,18 +172,10 @@ def test_hardly_anything_to_show(browser: Browser, tmp_path: Path, operators: in
 
 
 def test_a_large_session_is_there_at_once(browser: Browser, large: Path, tmp_path: Path) -> None:
-    best = float("inf")
-    for _ in range(3):  # the quickest of three: other work on the machine is not the page's fault
-        page = opened(browser, large, tmp_path)
-        best = min(
-            best,
-            page.run(
-                "performance.getEntriesByType('paint').find((p) => p.name === 'first-contentful-paint').startTime"
-            ),
-        )
-        if best < 2000:
-            break
-    assert best < 2000
+    """All the work until the page stands, in processor time: a busy machine is not the page's fault."""
+    page = opened(browser, large, tmp_path, measured=True)
+    metrics = {m["name"]: m["value"] for m in page.call("Performance.getMetrics")["metrics"]}
+    assert 0 < metrics["TaskDuration"] < 2.0
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
     page.click("#filter")
     page.type("conv2d 999→")

@@ -67,8 +67,10 @@ function liveCompare(ids) {
 function liveList() {
   return async () => {
     const sessions = await fetchJson("/api/sessions");
+    if (sessions.length === 1) return location.replace(`/session/${sessions[0].id}`);
     document.getElementById("where").textContent = `${count(sessions.length)} ${sessions.length === 1 ? "session" : "sessions"}`;
     sessionsView(main, sessions);
     window.slipstream = { sessions };
+    return null;
   };
 }
