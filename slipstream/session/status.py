@@ -13,8 +13,12 @@ from slipstream.store import SessionRecord, Store
 
 
 def state_of(store: Store, record: SessionRecord) -> str:
-    """What the record says, but for a session that was killed and could not say so."""
-    return "killed" if record.status == "running" and not store.is_owned(record.id) else record.status
+    """What the record says, but for what it cannot say: that the session was killed, or is compiling its result."""
+    if record.status == "finished":
+        return "finished"
+    if store.is_owned(record.id):
+        return "running"
+    return "killed" if record.status == "running" else record.status
 
 
 def snapshot_of(store: Store, session: str) -> Snapshot:

@@ -21,8 +21,8 @@ function headline(data) {
 
 function storyOf({ session, headline: head, operators, failures }) {
   const failed = failures.reduce((sum, kind) => sum + kind.count, 0);
-  const parts = [`${count(operators.length)} ${operators.length === 1 ? "operator" : "operators"}`,
-    `${count(head.trials)} trials${failed ? `, ${count(failed)} of them failed` : ""}`, `${count(head.slots)} slots`, span(session.elapsed)];
+  const parts = [some(operators.length, "operator"), `${some(head.trials, "trial")}${failed ? `, ${count(failed)} of them failed` : ""}`,
+    some(head.slots, "slot"), span(session.elapsed)];
   const left = session.state === "running" && session.remaining.seconds !== null ? `, ${span(session.remaining.seconds)} left` : "";
   const ended = session.state !== "running" && session.reason ? `; ended because ${session.reason}` : "";
   const lost = session.state === "killed" ? "; the process that tuned is gone: slipstream resume goes on" : "";

@@ -51,6 +51,6 @@ function sayLatency(data, x) {
   if (!point) return `${clock(x)}  default programs are being timed`;
   const slot = stepAt(data.slots, x, 1);
   const inSlot = slot && slot[2] >= x ? slot : null;
-  const by = inSlot ? `\n${data.operators[inSlot[0]].name}\nslot ${inSlot[5]}: ${count(inSlot[3])} trials, gained ${latency(inSlot[4] || 0)}` : "";
+  const by = inSlot ? `\n${data.operators[inSlot[0]].name}\nslot ${inSlot[5]}: ${some(inSlot[3], "trial")}, gained ${latency(inSlot[4] || 0)}` : "";
   return `${clock(x)}  ${latency(point[1])}  (${times(data.curve[0][1], point[1])})${by}`;
 }

@@ -68,7 +68,7 @@ function liveList() {
   return async () => {
     const sessions = await fetchJson("/api/sessions");
     if (sessions.length === 1) return location.replace(`/session/${sessions[0].id}`);
-    document.getElementById("where").textContent = `${count(sessions.length)} ${sessions.length === 1 ? "session" : "sessions"}`;
+    document.getElementById("where").textContent = some(sessions.length, "session");
     sessionsView(main, sessions);
     window.slipstream = { sessions };
     return null;

@@ -89,7 +89,7 @@ function operatorsSection() {
 
 function operatorDetail(data, n) {
   const operator = data.operators[n];
-  const plot = el("div", { class: "plot", id: "operator-plot", role: "img", "aria-label": `Trials of ${operator.name}: best ${latency(operator.best)} after ${count(operator.trials)} trials` });
+  const plot = el("div", { class: "plot", id: "operator-plot", role: "img", "aria-label": `Trials of ${operator.name}: best ${latency(operator.best)} after ${some(operator.trials, "trial")}` });
   return el("div", { class: "two" },
     el("div", {}, el("h3", {}, "Its trials"), plot,
       el("p", { class: "say" }, "Line: best so far. Dots: trials; a cross at the bottom edge failed. Boxes: where the belief expected the best to be at the end of a slot (90 %), made again from what was known when it began; the line in a box is the mean.")),

@@ -110,5 +110,5 @@ function paintTime(ctx, end, x, left, width, y) {
 
 function saySlot(data, slot) {
   const [operator, start, end, trials, gain, number] = slot;
-  return `slot ${count(number)}, ${clock(start)} to ${clock(end)}\n${data.operators[operator].name}\n${count(trials)} trials, gained ${gain > 0 ? latency(gain) : "nothing"}`;
+  return `slot ${count(number)}, ${clock(start)} to ${clock(end)}\n${data.operators[operator].name}\n${some(trials, "trial")}, gained ${gain > 0 ? latency(gain) : "nothing"}`;
 }

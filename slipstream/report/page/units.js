@@ -24,6 +24,7 @@ const work = (flops) => scaled(flops, [["GFLOP", 1e9], ["MFLOP", 1e6], ["kFLOP",
 const size = (bytes) => scaled(bytes, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
 const bandwidth = (bytes) => scaled(bytes, [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["B/s", 1]]);
 const count = (number) => Number(number).toLocaleString("en");
+const some = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 const percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %` : UNKNOWN);
 
 function span(seconds) {
