@@ -206,6 +206,10 @@ def test_it_goes_on_while_the_session_does(browser: Browser, tmp_path: Path) -> 
         assert page.run("!!document.getElementById('schedule')")
         store.update_session(folder.session, status="finished", result={"reason": "the time is up"})
         page.until("document.querySelector('.badge').textContent === 'finished'")
+        store.update_session(folder.session, result={"reason": "the last word"})
+        server.ending.set()
+        page.until("document.getElementById('live').textContent.startsWith('the server has ended')")
+        assert "the last word" in page.run("document.getElementById('headline').innerText")
         assert page.problems == []
 
 

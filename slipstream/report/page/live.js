@@ -13,8 +13,11 @@ function startLive() {
   const [, kind, ...ids] = location.pathname.split("/");
   const view = kind === "session" ? liveSession(ids[0]) : kind === "compare" ? liveCompare(ids) : liveList();
   const light = document.getElementById("live");
-  const say = (on, text) => { light.className = `live ${on ? "on" : "off"}`; light.textContent = text; };
-  let waiting = false, again = false;
+  let waiting = false, again = false, ended = false;
+  const say = (on, text) => {
+    light.className = `live ${on && !ended ? "on" : "off"}`;
+    light.textContent = ended ? "the server has ended; the figures stay" : text;
+  };
   const refresh = async () => {
     if (waiting) { again = true; return; }
     waiting = true;
@@ -26,7 +29,7 @@ function startLive() {
       say(false, error.message);
     }
     const pause = Math.max(LEAST_MS, 3 * (performance.now() - began));
-    setTimeout(() => { waiting = false; if (again) { again = false; refresh(); } }, pause);
+    setTimeout(() => { waiting = false; if (again && !ended) { again = false; refresh(); } }, pause);
   };
   const seen = {};
   const events = new EventSource("/events");
@@ -38,7 +41,12 @@ function startLive() {
     if (changed || gone) refresh();
     else if (!waiting) say(true, "live");
   });
-  events.addEventListener("end", () => { events.close(); refresh().then(() => say(false, "the server has ended; the figures stay")); });
+  events.addEventListener("end", async () => {
+    events.close();
+    ended = true;
+    await view().catch(() => {}); // the last figures, at once: the server waits for this only a moment
+    say(false, "");
+  });
   events.addEventListener("error", () => say(false, "no connection; trying again"));
   refresh();
 }
