@@ -16,7 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from slipstream.errors import SlipstreamError
 from slipstream.report.access import Access
@@ -64,7 +64,7 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         host = self.access.host
-        shown = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+        shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         query = f"?token={self.access.token}" if self.access.token else ""
         return f"http://{shown}:{self.access.port}/{query}"
 
@@ -105,6 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except SlipstreamError as error:
             self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except Exception as error:
+            self._send_text(HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}: {error}")
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -116,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             status = HTTPStatus.FORBIDDEN if access.token is None else HTTPStatus.UNAUTHORIZED
             self._send_text(status, "open the address that slipstream serve printed, token included")
             return
-        parts = [part for part in urlsplit(self.path).path.split("/") if part]
+        parts = [unquote(part) for part in urlsplit(self.path).path.split("/") if part]
         match parts:
             case [] | ["session", _] | ["compare", _, _]:
                 self._send_page(parts)
@@ -134,13 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
         if any(session not in known for session in parts[1:]):
             self._send_text(HTTPStatus.NOT_FOUND, "there is no such session")
             return
-        here = "/" + "/".join(parts)
+        here = "/" + "/".join(quote(part, safe="") for part in parts)
         if self.server.access.in_query(self.path):
             # From now on the cookie carries the token, and the address bar no longer shows it.
             cookie = f"{self.server.access.cookie}={self.server.access.token}; Path=/; HttpOnly; SameSite=Strict"
             self._send(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": here, "Set-Cookie": cookie})
         elif not parts and len(known) == 1:
-            self._send(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": f"/session/{next(iter(known))}"})
+            self._send(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": f"/session/{quote(next(iter(known)))}"})
         else:
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import threading
@@ -67,9 +68,7 @@ class Sessions:
         """Revision by session id, at most `LOOK_S` old."""
         with self._lock:
             if time.monotonic() - self._looked_at >= LOOK_S:
-                for directory in session_directories(self._root):
-                    if directory.session not in self._known:
-                        self._known[directory.session] = _Known(directory, SessionView(directory))
+                self._known = self._found()
                 for known in self._known.values():
                     if known.behind and known.rested:
                         known.behind = False
@@ -78,19 +77,33 @@ class Sessions:
                 self._looked_at = time.monotonic()
             return dict(self._revisions)
 
+    def _found(self) -> dict[str, _Known]:
+        """The sessions there are now, by id; a copied folder has its original's, and gets a number."""
+        found: dict[str, _Known] = {}
+        for directory in session_directories(self._root):
+            name, number = directory.session, 1
+            while name in found:
+                number += 1
+                name = f"{directory.session}~{number}"
+            known = self._known.get(name)
+            same = known is not None and known.directory == directory
+            found[name] = known if known is not None and same else _Known(directory, SessionView(directory))
+        return found
+
     def body(self, session: str) -> bytes | None:
         """The session's structure as gzipped JSON; None if there is no such session."""
         known = self._get(session)
         return None if known is None else self._read(known).body
 
     def summaries(self) -> list[dict[str, Any]]:
-        """One row a session, the newest first."""
+        """One row a session, the newest first; one whose store cannot be read is left out."""
         rows = []
         for session in self.revisions():
             known = self._get(session)
-            if known is not None:
-                rows.append(self._read(known).summary)
-        return sorted((row for row in rows if row), key=lambda row: -row["created_at"])
+            with contextlib.suppress(SlipstreamError):
+                if known is not None:
+                    rows.append({**self._read(known).summary, "id": session})
+        return sorted(rows, key=lambda row: -row["created_at"])
 
     def _get(self, session: str) -> _Known | None:
         self.revisions()

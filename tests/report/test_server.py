@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -192,6 +193,28 @@ def test_a_session_that_begins_later_appears(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert rows[0]["id"] == folder.session
+
+
+def test_copies_and_losses(tmp_path: Path) -> None:
+    """A copied folder is a session of its own; one without its store, or gone, does not take the others along."""
+    root = tmp_path / "sessions"
+    folder = made_up_session(root / "one")
+    shutil.copytree(folder.path, root / "two")
+    lost = made_up_session(root / "lost", seed=3)
+    lost.store.unlink()
+    with running(root) as server:
+        rows = json.loads(get(server, "/api/sessions")[2])
+        assert {row["id"]: row["name"] for row in rows} == {folder.session: "one", f"{folder.session}~2": "two"}
+        body = gzip.decompress(get(server, f"/api/session/{folder.session}~2")[2])
+        assert json.loads(body)["session"]["name"] == "two"
+        status, _, said = get(server, f"/api/session/{lost.session}")
+        assert (status, b"is gone" in said) == (503, True)
+        shutil.rmtree(folder.path)
+        deadline = time.monotonic() + 20
+        while len(json.loads(get(server, "/api/sessions")[2])) != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert json.loads(get(server, "/api/sessions")[2])[0]["name"] == "two"
 
 
 def test_streams_and_connections_are_bounded(two: Any) -> None:

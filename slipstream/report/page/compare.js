@@ -8,7 +8,7 @@ function compareView(main, a, b) {
   const operators = card("compare-operators", "Operators of both", "Best seconds per call. The factor says how much faster B's program is than A's.");
   operators.body.append(compareTable(a, b));
   main.replaceChildren(el("div", { class: "pair" }, sides.map(([data, shade], n) => el("section", { class: "card", style: { "border-top": `4px solid var(--${shade})` } },
-    el("a", { href: `/session/${data.session.id}`, class: "say" }, `${n ? "B" : "A"}: ${data.session.name}`), ...headline(data)))), curve.node, operators.node);
+    el("a", { href: `/session/${encodeURIComponent(data.session.id)}`, class: "say" }, `${n ? "B" : "A"}: ${data.session.name}`), ...headline(data)))), curve.node, operators.node);
   const paint = () => drawBoth(holder, sides);
   paint();
   return paint;

@@ -10,7 +10,7 @@ function fetchJson(path) {
 
 function startLive() {
   document.getElementById("brand").setAttribute("href", "/");
-  const [, kind, ...ids] = location.pathname.split("/");
+  const [, kind, ...ids] = location.pathname.split("/").map(decodeURIComponent);
   const view = kind === "session" ? liveSession(ids[0]) : kind === "compare" ? liveCompare(ids) : liveList();
   const light = document.getElementById("live");
   let waiting = false, again = false, ended = false;
@@ -75,7 +75,7 @@ function liveCompare(ids) {
 function liveList() {
   return async () => {
     const sessions = await fetchJson("/api/sessions");
-    if (sessions.length === 1) return location.replace(`/session/${sessions[0].id}`);
+    if (sessions.length === 1) return location.replace(`/session/${encodeURIComponent(sessions[0].id)}`);
     document.getElementById("where").textContent = some(sessions.length, "session");
     sessionsView(main, sessions);
     window.slipstream = { sessions };

@@ -30,18 +30,24 @@ function sessionView(data) {
 }
 
 const themes = ["auto", "light", "dark"];
-function setTheme(name) {
+function paint(name) {
   if (name === "auto") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.setAttribute("data-theme", name);
+  redraws.forEach((redraw) => redraw());
+}
+function setTheme(name) {
   document.getElementById("theme").textContent = `Theme: ${name}`;
   try { localStorage.setItem("slipstream-theme", name); } catch { /* a page from disk may not remember */ }
-  redraws.forEach((redraw) => redraw());
+  paint(name);
 }
 function startTheme() {
   let name = "auto";
   try { name = localStorage.getItem("slipstream-theme") || "auto"; } catch { /* see above */ }
   if (!themes.includes(name)) name = "auto";
   setTheme(name);
+  // Paper is white, whatever the screen is.
+  window.addEventListener("beforeprint", () => paint("light"));
+  window.addEventListener("afterprint", () => paint(name));
   document.getElementById("theme").addEventListener("click", () => { name = themes[(themes.indexOf(name) + 1) % themes.length]; setTheme(name); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
 }
