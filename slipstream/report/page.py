@@ -90,4 +90,4 @@ def _script() -> str:
 
 @cache
 def _read(name: str) -> str:
-    return (files("slipstream.report") / "page" / name).read_text(encoding="utf-8")
+    return (files("slipstream.report") / "web" / name).read_text(encoding="utf-8")
