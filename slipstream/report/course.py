@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from slipstream.report.reading import Rows, SlotRow, TrialRow
+from slipstream.report.session_time import SessionTime
 
 
 @dataclass
@@ -56,54 +57,93 @@ class Course:
 
 def follow(rows: Rows) -> Course:
     """Play a session's rows back."""
-    spans = _Spans(rows)
-    courses = [OperatorCourse() for _ in rows.operators]
-    by_slot: dict[int, list[TrialRow]] = {}
-    for trial in rows.trials:
-        by_slot.setdefault(trial.slot, []).append(trial)
-    timed = {slot.operator for slot in rows.slots if slot.default and slot.ended is not None}
-    complete = bool(rows.operators) and len(timed) == len(rows.operators)
-    curve: list[tuple[float, float, int]] = []
-    found: list[SlotSpan] = []
-    total = _Total(rows)
-    for group in spans.groups:
-        times = spans.times(group, by_slot)
+    playback = _Playback(rows)
+    for group in playback.time.groups:
+        playback.play(group)
+    return playback.course()
+
+
+class _Playback:
+    def __init__(self, rows: Rows) -> None:
+        self.time = SessionTime(rows)
+        self._rows = rows
+        self._courses = [OperatorCourse() for _ in rows.operators]
+        self._total = _Total(rows)
+        self._curve: list[tuple[float, float, int]] = []
+        self._spans: list[SlotSpan] = []
+        self._by_slot: dict[int, list[TrialRow]] = {}
+        for trial in rows.trials:
+            self._by_slot.setdefault(trial.slot, []).append(trial)
+
+    def play(self, group: list[SlotRow]) -> None:
+        """Default slots come together, before all others; every other slot comes alone."""
+        times = self.time.times(group, self._by_slot)
         for slot in group:
-            course, trials = courses[slot.operator], by_slot.get(slot.number, [])
+            course, trials = self._courses[slot.operator], self._by_slot.get(slot.number, [])
             before = course.best[-1]
             if not slot.default:
                 course.starts.append((len(course.best) - 1, slot.number))
                 course.spent += slot.search_seconds
             for trial in trials:
-                at = times[id(trial)]
-                improved = _add(course, trial, at, default=slot.default and trial.position == 0)
-                if improved:
-                    total.update(slot.operator, course.best[-1])
+                if _add(course, trial, times[id(trial)], default=slot.default and trial.position == 0):
+                    self._total.update(slot.operator, course.best[-1])
                     if not slot.default:
-                        curve.append((at, total.latency, slot.operator))
+                        self._curve.append((times[id(trial)], self._total.latency, slot.operator))
             if not slot.default:
-                gain = rows.operators[slot.operator].weight * (before - course.best[-1])
-                start, end = spans.span(slot, trials)
-                gained = gain if math.isfinite(gain) else 0.0
-                found.append(SlotSpan(slot.number, slot.operator, start, end, len(trials), gained, slot.ended is None))
-    known = [(o.weight, c.start) for o, c in zip(rows.operators, courses, strict=True) if math.isfinite(c.start)]
-    start = sum(weight * seconds for weight, seconds in known) if complete and known else math.inf
-    # The curve begins with the default programs, also where none of them has been improved upon.
-    curve = [(spans.defaults_end, start, -1), *curve] if math.isfinite(start) else []
-    measured = sum(span.end - span.start for span in found) + spans.defaults_end - spans.defaults_start
-    searched = sum(slot.search_seconds for slot in rows.slots)
-    ran = sum(trial.run_seconds for trial in rows.trials)
-    return Course(
-        operators=courses,
-        curve=_in_order(curve),
-        spans=found,
-        start_latency=start,
-        latency=total.latency if complete else math.inf,
-        defaults_end=spans.defaults_end,
-        search_seconds=searched,
-        run_seconds=ran,
-        build_seconds=max(0.0, measured - searched - ran),
-    )
+                self._end_slot(slot, trials, before - course.best[-1])
+        if group[0].default:
+            self._curve.append((self.time.defaults_end, self._total.latency, -1))
+
+    def _end_slot(self, slot: SlotRow, trials: list[TrialRow], faster: float) -> None:
+        gain = self._rows.operators[slot.operator].weight * faster
+        start, end = self.time.span(slot, trials)
+        self._spans.append(
+            SlotSpan(
+                slot.number,
+                slot.operator,
+                start,
+                end,
+                len(trials),
+                gain if math.isfinite(gain) else 0.0,
+                slot.ended is None,
+            )
+        )
+
+    def course(self) -> Course:
+        searched = sum(slot.search_seconds for slot in self._rows.slots)
+        ran = sum(trial.run_seconds for trial in self._rows.trials)
+        measured = sum(span.end - span.start for span in self._spans)
+        measured += self.time.defaults_end - self.time.defaults_start
+        start = self._start_latency()
+        return Course(
+            operators=self._courses,
+            curve=self._whole_curve(start),
+            spans=self._spans,
+            start_latency=start,
+            latency=self._total.latency if self._is_complete() else math.inf,
+            defaults_end=self.time.defaults_end,
+            search_seconds=searched,
+            run_seconds=ran,
+            build_seconds=max(0.0, measured - searched - ran),
+        )
+
+    def _is_complete(self) -> bool:
+        """Whether the default program of every operator has been timed."""
+        timed = {slot.operator for slot in self._rows.slots if slot.default and slot.ended is not None}
+        return bool(timed) and len(timed) == len(self._rows.operators)
+
+    def _start_latency(self) -> float:
+        starts = zip(self._rows.operators, self._courses, strict=True)
+        known = [operator.weight * own.start for operator, own in starts if math.isfinite(own.start)]
+        return sum(known) if known and self._is_complete() else math.inf
+
+    def _whole_curve(self, start: float) -> list[tuple[float, float, int]]:
+        """From the default programs on; what the store knew before may be better than these at once."""
+        if not math.isfinite(start):
+            return []
+        known_before = self._curve[0][1] < start and not math.isclose(self._curve[0][1], start)
+        curve = self._curve if known_before else self._curve[1:]
+        return _in_order([(self.time.defaults_end, start, -1), *curve])
 
 
 def _add(course: OperatorCourse, trial: TrialRow, at: float, *, default: bool) -> bool:
@@ -137,63 +177,6 @@ class _Total:
     @property
     def latency(self) -> float:
         return sum(self._parts.values()) if self._parts else math.inf
-
-
-class _Spans:
-    """The session's time of slots and trials. A slot's end is stored; the rest follows from the times of day.
-
-    Default slots are measured together and closed together, so they are one group. Between two runs of a session
-    the time of day goes on and the session's does not: within a slot only differences count.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self._created = rows.record.created_at if rows.record else 0.0
-        defaults = [slot for slot in rows.slots if slot.default]
-        self.groups = ([defaults] if defaults else []) + [[slot] for slot in rows.slots if not slot.default]
-        known = [slot.ended for slot in defaults if slot.ended is not None]
-        numbers = {slot.number for slot in defaults}
-        trials = [trial for trial in rows.trials if trial.slot in numbers]
-        length = _length(trials)
-        latest = max((trial.done_at for trial in trials), default=self._created)
-        # Until the defaults are closed, the time since the session was created has to do.
-        self.defaults_end = max(known) if known else max(length, latest - self._created, 0.0)
-        self.defaults_start = max(0.0, self.defaults_end - length)
-        self._ends: dict[int, float] = {}
-        self._previous: dict[int, float] = {}
-        previous = self.defaults_end
-        for group in self.groups:
-            for slot in group:
-                self._previous[slot.number] = previous if not slot.default else self.defaults_start
-                if not slot.default:
-                    previous = max(previous, slot.ended or previous)
-                    self._ends[slot.number] = previous
-
-    def span(self, slot: SlotRow, trials: list[TrialRow]) -> tuple[float, float]:
-        previous = self._previous[slot.number]
-        length = slot.search_seconds + _length(trials)
-        if slot.ended is None:
-            return previous, previous + length
-        end = self._ends[slot.number]
-        return max(previous, min(end, end - length)), end
-
-    def times(self, group: list[SlotRow], by_slot: dict[int, list[TrialRow]]) -> dict[int, float]:
-        """When each trial of a group was over, by the identity of its row."""
-        trials = [trial for slot in group for trial in by_slot.get(slot.number, [])]
-        if not trials:
-            return {}
-        if group[0].default:
-            start, end = self.defaults_start, self.defaults_end
-        else:
-            start, end = self.span(group[0], trials)
-        last = max(trial.done_at for trial in trials)
-        return {id(trial): min(end, max(start, end - (last - trial.done_at))) for trial in trials}
-
-
-def _length(trials: list[TrialRow]) -> float:
-    """Seconds from the first trial's beginning to the last one's end."""
-    if not trials:
-        return 0.0
-    return max(trial.done_at for trial in trials) - min(trial.done_at - trial.spent for trial in trials)
 
 
 def _in_order(curve: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:

@@ -35,8 +35,12 @@ def write_plot(structure: dict[str, Any], plot: str, path: Path) -> None:
 
 def _latency(axes: Any, structure: dict[str, Any]) -> None:
     colour = _colours(structure)
+    by_colour: dict[str, list[tuple[float, float]]] = {}
     for operator, start, end, *_ in structure["slots"]:
-        axes.axvspan(start, end, color=colour(operator), alpha=0.15, linewidth=0)
+        by_colour.setdefault(colour(operator), []).append((start, end - start))
+    for shade, spans in by_colour.items():
+        everywhere = axes.get_xaxis_transform()  # from the bottom of the plot to its top
+        axes.broken_barh(spans, (0, 1), facecolors=shade, alpha=0.15, linewidth=0, transform=everywhere)
     curve = [*structure["curve"]]
     if curve:
         curve.append([max(structure["session"]["elapsed"], curve[-1][0]), curve[-1][1], -1])
@@ -46,10 +50,13 @@ def _latency(axes: Any, structure: dict[str, Any]) -> None:
 
 def _timeline(axes: Any, structure: dict[str, Any]) -> None:
     colour, rows = _colours(structure), _busiest(structure)[:_MOST_ROWS]
+    bars: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for operator, start, end, _, gain, _ in structure["slots"]:
+        bars.setdefault((operator, 1.0 if (gain or 0) > 0 else 0.3), []).append((start, end - start))
+    for (operator, solid), spans in bars.items():
         if operator in rows:
-            solid = 1.0 if (gain or 0) > 0 else 0.3
-            axes.barh(rows.index(operator), end - start, left=start, color=colour(operator), alpha=solid, height=0.7)
+            place = (rows.index(operator) - 0.35, 0.7)
+            axes.broken_barh(spans, place, facecolors=colour(operator), alpha=solid)
     axes.set_yticks(range(len(rows)), [_short(structure["operators"][n]["name"]) for n in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set(xlabel="time, s (pale: the slot gained nothing)")

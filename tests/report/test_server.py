@@ -98,7 +98,7 @@ NOWHERE = (
     "/store.db",
     "/session.json",
     "//etc/passwd",
-    "/page/main.js",
+    "/web/main.js",
 )
 
 

@@ -21,7 +21,7 @@ from slipstream.session.kept import PEAK_FLOPS
 from slipstream.session.settings import Settings
 from slipstream.session.status import snapshot_of
 from slipstream.store import Store
-from tests.report.made_up import made_up_session, play
+from tests.report.made_up import BEGAN, made_up_session, made_up_trial, play
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +171,18 @@ def test_reading_on_is_reading_anew(tmp_path: Path) -> None:
             play(store, folder.session, hardware, keys, slots, np.random.default_rng(step))
             assert view.structure(10_000) == SessionView(folder).structure(10_000)
     assert len(view.structure()["slots"]) == 15
+
+
+def test_what_the_store_knew_before_is_a_step_of_the_curve(tmp_path: Path) -> None:
+    """A program of an earlier session is measured with the default, and may be better at once."""
+    folder = made_up_session(tmp_path / "s", operators=2, slots=0)
+    with Store.open(folder.store) as store:
+        hardware, keys = store.session(folder.session).hardware, list(store.session_operators(folder.session))
+        store.append_trial(made_up_trial(folder.session, hardware, keys[0], 0, 1, 4e-4, BEGAN + 4.5))
+    structure = session_structure(folder.path)
+    assert [point[1] for point in structure["curve"]] == pytest.approx([3e-3, 2.4e-3])
+    assert structure["headline"]["start"] == pytest.approx(3e-3)
+    assert structure["headline"]["latency"] == pytest.approx(2.4e-3)
 
 
 def test_forecasts_that_were_left_out_come_with_the_next_reading(tmp_path: Path) -> None:
