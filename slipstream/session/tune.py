@@ -348,7 +348,9 @@ class _Work:
         """For the report's roofline; once in a session, and at its end, when nothing is being timed."""
         from slipstream.hardware import measure_bandwidth
 
-        if self.store.state(self.directory.session, BANDWIDTH) is None:
+        record = self.store.session(self.directory.session)
+        here = self.store.hardware(record.hardware).get("kind") == "cpu" and not any(record.options.get("rpc") or ())
+        if here and self.store.state(self.directory.session, BANDWIDTH) is None:
             self._keep(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
 
     def _keep(self, name: str, value: Any) -> None:
