@@ -11,7 +11,9 @@ from slipstream.cli.completion import completion
 from slipstream.cli.doctor import doctor
 from slipstream.cli.measure import measure
 from slipstream.cli.operators import operators
+from slipstream.cli.report import report
 from slipstream.cli.run import run
+from slipstream.cli.serve import serve
 from slipstream.cli.store import store
 from slipstream.cli.tune import resume_command, status_command, tune_command
 from slipstream.cli.zoo import zoo
@@ -26,6 +28,7 @@ def main() -> None:
     slipstream tune zoo:resnet18 -o r18 --budget 5m  tune, compile and verify
     slipstream run r18 --random                      run it once
     slipstream bench r18 --against onnxruntime       compare it
+    slipstream report r18                            see what happened, as a web page
     slipstream compile zoo:resnet18 -o untuned       compile and verify only
     """
 
@@ -37,6 +40,8 @@ for command in (
     compile_command,
     run,
     bench,
+    report,
+    serve,
     operators,
     measure,
     store,

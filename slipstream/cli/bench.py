@@ -31,10 +31,12 @@ def bench(directory: Path, against: str, model: str | None, threads: int | None,
     import_tvm_without_torch()
     from slipstream.artifact.bench import bench as measure
     from slipstream.cli.progress import fraction
+    from slipstream.session.benchmark import keep_benchmark
 
     names = [name.strip() for name in against.split(",") if name.strip()]
     with fraction(f"timing {directory}") as progress:
         result = measure(directory, against=names, model=model, threads=threads, seconds=seconds, progress=progress)
+    keep_benchmark(directory, result)
     if as_json:
         click.echo(json.dumps(asdict(result), indent=1))
     else:

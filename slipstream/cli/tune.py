@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from slipstream.cli.tvm_import import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
-    from slipstream.store import SessionRecord, Store
 
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +35,9 @@ def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+_serve_option = click.option("--serve", "live_page", is_flag=True, help="Show it live as a web page on this machine.")
 
 
 def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +68,7 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@_serve_option
 @rpc_options
 @shape_option
 @constant_option
@@ -73,7 +77,13 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_view_options
 @one_line_errors
 def tune_command(
-    model: str, output: Path, shapes: tuple[str, ...], constants: tuple[str, ...], mode: Any, **options: Any
+    model: str,
+    output: Path,
+    shapes: tuple[str, ...],
+    constants: tuple[str, ...],
+    live_page: bool,
+    mode: Any,
+    **options: Any,
 ) -> None:
     """Tune MODEL on this machine, then compile it with the best programs found, verified.
 
@@ -90,15 +100,16 @@ def tune_command(
 
         return tune(model, output, callbacks=[watcher], **options, **parsed)
 
-    _show(work, output, mode)
+    _show(work, output, mode, live_page)
 
 
 @click.command("resume")
 @click.argument("directory", type=click.Path(path_type=Path))
 @_budget_options
+@_serve_option
 @_view_options
 @one_line_errors
-def resume_command(directory: Path, mode: Any, **options: Any) -> None:
+def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) -> None:
     """Go on with the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
 
     def work(watcher: Any) -> TuningResult:
@@ -107,7 +118,7 @@ def resume_command(directory: Path, mode: Any, **options: Any) -> None:
 
         return resume(directory, callbacks=[watcher], **options)
 
-    _show(work, directory, mode)
+    _show(work, directory, mode, live_page)
 
 
 @click.command("status")
@@ -117,12 +128,12 @@ def resume_command(directory: Path, mode: Any, **options: Any) -> None:
 def status_command(directory: Path, as_json: bool) -> None:
     """Show how far the session in DIRECTORY has come, whether it is running or not."""
     from slipstream.session.directory import SessionDirectory, open_store
-    from slipstream.session.status import snapshot_of
+    from slipstream.session.status import snapshot_of, state_of
 
     folder = SessionDirectory.read(directory)
     with open_store(folder, read_only=True) as store:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
-        state = _state(store, record)
+        state = state_of(store, record)
     if as_json:
         import json
         from dataclasses import asdict
@@ -143,25 +154,24 @@ def status_command(directory: Path, as_json: bool) -> None:
         click.echo(f"go on with: slipstream resume {directory}")
 
 
-def _state(store: Store, record: SessionRecord) -> str:
-    """What the record says, but for a session that was killed and could not say so."""
-    from slipstream.store import StoreError
+@contextlib.contextmanager
+def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from slipstream.report.beside import serving
 
-    if record.status != "running":
-        return record.status
-    try:
-        with store.own(record.id):
-            return "killed"
-    except StoreError:
-        return "running"
+    with serving(directory) as url:
+        click.echo(f"live page: {url}", err=True)
+        yield
 
 
-def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> None:
+def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool) -> None:
     """Run a session under a view, then print what it brought."""
     from slipstream.cli.tune_view import make_view
 
     try:
-        with make_view(mode) as view:
+        with _live_page(directory, live_page), make_view(mode) as view:
             result = work(view)
     except KeyboardInterrupt:
         from slipstream.session.directory import SESSION
@@ -179,3 +189,4 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any) -> No
     Console(highlight=False).print(render_result(result.snapshot, end_to_end=result.end_to_end, against={}))
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
+    click.echo(f"see how it went: slipstream report {directory}")

@@ -51,6 +51,11 @@ class Gains:
         """Seconds of the model's latency that a slot for this operator can work on: no gain is larger."""
         return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
 
+    def forecast(self, operator: OperatorState, operators: Sequence[OperatorState]) -> Forecast:
+        """What the gain of `operator` rests on, for those who want to see it."""
+        by_key = {other.key: other for other in operators} if self.share_curves else {}
+        return self._forecast(operator, self._relatives(operator, by_key))
+
     def _cut(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
         relatives = self._relatives(operator, by_key)
         if operator.trials == 0 and not relatives:

@@ -9,7 +9,16 @@ from slipstream.session.events import Snapshot
 from slipstream.session.loop_records import is_default
 from slipstream.session.settings import Settings
 from slipstream.session.track import make_tracks
-from slipstream.store import Store
+from slipstream.store import SessionRecord, Store
+
+
+def state_of(store: Store, record: SessionRecord) -> str:
+    """What the record says, but for what it cannot say: that the session was killed, or is compiling its result."""
+    if record.status == "finished":
+        return "finished"
+    if store.is_owned(record.id):
+        return "running"
+    return "killed" if record.status == "running" else record.status
 
 
 def snapshot_of(store: Store, session: str) -> Snapshot:

@@ -16,10 +16,12 @@ from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model, load_model
 from slipstream.measure.choose import check_rpc
 from slipstream.measure.choose import make_measurer as make_measurer_for
+from slipstream.program.decisions import to_json
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
+from slipstream.session.kept import BANDWIDTH, FAMILIES, PEAK_FLOPS, WINNERS
 from slipstream.session.result import TunedOperator, TuningResult
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
@@ -33,7 +35,6 @@ _END_TO_END_SECONDS = 1.5
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
 _SETTLE_SHARE = 0.05
-_PEAK = "peak_flops"
 
 
 def tune(
@@ -292,6 +293,7 @@ class _Work:
         snapshot = self._snapshot([track.row for track in tracks.by_key.values()])
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
+        self._keep(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families])
         references = {key: reference_text(o.func) for key, o in operators.items()}
         search_threads = 1 if settings.deterministic else self.target.threads
         with Interrupt() as interrupt, contextlib.closing(make_measurer(self.target, references)) as measurer:
@@ -335,12 +337,25 @@ class _Work:
         """Measured once in a session: what a scheduler decides must not change when the session is resumed."""
         from slipstream.hardware import measure_peak_flops
 
-        saved = self.store.state(self.directory.session, _PEAK)
+        saved = self.store.state(self.directory.session, PEAK_FLOPS)
         if saved is not None:
             return float(saved[1])
         peak = measure_peak_flops(self.target, seconds=0.2)
-        self.store.put_state(self.directory.session, _PEAK, 0, repr(peak).encode())
+        self.store.put_state(self.directory.session, PEAK_FLOPS, 0, repr(peak).encode())
         return peak
+
+    def _keep_bandwidth(self) -> None:
+        """For the report's roofline; once in a session, and at its end, when nothing is being timed."""
+        from slipstream.hardware import measure_bandwidth
+
+        record = self.store.session(self.directory.session)
+        here = self.store.hardware(record.hardware).get("kind") == "cpu" and not any(record.options.get("rpc") or ())
+        if here and self.store.state(self.directory.session, BANDWIDTH) is None:
+            self._keep(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
+
+    def _keep(self, name: str, value: Any) -> None:
+        """Write down something that only those who look at the session later will ask for."""
+        self.store.put_state(self.directory.session, name, 0, json.dumps(value).encode())
 
     def _reserve(self, session: Any) -> Callable[[], float]:
         """Seconds to keep for the end: settling, and about what building each operator's best program took."""
@@ -358,6 +373,9 @@ class _Work:
         """Compile the winners, verify, and time the whole model."""
         snapshot = session.snapshot
         end_to_end, note = self._compile(session, winners)
+        used = {} if note else winners
+        self._keep(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
+        self._keep_bandwidth()
         if note:
             self._tell("message", snapshot, text=note)
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -20,11 +21,14 @@ from slipstream.store.errors import SessionBusyError, StoreError, StoreReadOnlyE
 # keep the session. The price: it does not tell two owners in one process apart, and this does.
 _owned_here: set[Path] = set()
 
+# Linux's struct flock: type, whence, start, length, process id.
+_FLOCK = "hhqqi0q"
+
 
 @contextmanager
 def own(store: Path, session: str) -> Iterator[None]:
     """Hold the session until the block ends; SessionBusyError names whoever holds it already."""
-    path = store.resolve().with_name(f"{store.name}.{session}.lock")
+    path = _lock_file(store, session)
     if path in _owned_here:
         raise SessionBusyError(f"this process works on session {session} already: close it first")
     descriptor, owner = _lock(path, session), os.getpid()
@@ -38,6 +42,26 @@ def own(store: Path, session: str) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
             os.close(descriptor)
+
+
+def is_owned(store: Path, session: str) -> bool:
+    """Whether a process works on the session. Only asks: an owner who begins meanwhile is never kept out."""
+    path = _lock_file(store, session)
+    if path in _owned_here:
+        return True  # and opening and closing the file would give our own lock up
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _lock_file(store: Path, session: str) -> Path:
+    return store.resolve().with_name(f"{store.name}.{session}.lock")
 
 
 def _lock(path: Path, session: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slipstream.store import catalogue, sessions, trials
 from slipstream.store.database import Database
-from slipstream.store.ownership import own
+from slipstream.store.ownership import is_owned, own
 from slipstream.store.records import OperatorRecord, ProgramRecord, SessionRecord, SlotRecord, TrialRecord
 
 
@@ -94,6 +94,10 @@ class Store:
         """Work on a session alone: SessionBusyError if another process does. Ends with the process, if killed."""
         self.session(session_id)
         return own(self.path, session_id)
+
+    def is_owned(self, session_id: str) -> bool:
+        """Whether some process works on the session now."""
+        return is_owned(self.path, session_id)
 
     def update_session(
         self,

@@ -82,8 +82,11 @@ def test_resume_as_a_log(tuned: Any, tmp_path: Path) -> None:
     assert "tuning tiny_cnn for" in first
     assert first.endswith("7 operators, 1 trial left")
     assert "finished: model" in done.stdout
-    assert lines[-2].startswith("all trials are used; the compiled model is in")
-    assert lines[-1] == "compare it: slipstream bench copy --against onnxruntime"
+    assert lines[-3].startswith("all trials are used; the compiled model is in")
+    assert lines[-2:] == [
+        "compare it: slipstream bench copy --against onnxruntime",
+        "see how it went: slipstream report copy",
+    ]
     assert slipstream.load(directory).manifest.tuned["trials"] == 21
 
 

@@ -75,6 +75,32 @@ def test_a_trial_survives_kill_9_of_its_process(path: Path) -> None:
     assert find_problems(path) == []
 
 
+def test_asking_for_the_owner_takes_nothing_from_anybody(path: Path) -> None:
+    store, hardware = filled(path)
+    session = store.create_session("f00d", hardware, {}, {"aa00": 1})
+    assert not store.is_owned(session)
+    script = """
+        import sys
+        from slipstream.store import Store
+        with Store.open(sys.argv[1]) as store, store.own(sys.argv[2]):
+            print("mine", flush=True)
+            sys.stdin.readline()
+    """
+    with python(script, path, session) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mine\n"
+        assert store.is_owned(session)
+        with pytest.raises(SessionBusyError):
+            store.own(session).__enter__()
+        process.kill()
+    assert not store.is_owned(session)
+    with store.own(session):
+        # Asking must not give up the lock of the process that asks.
+        assert store.is_owned(session)
+        again = python(script, path, session)
+        assert "SessionBusyError" in again.communicate(timeout=60)[1]
+
+
 def test_a_commit_is_synchronised_with_the_disk(path: Path) -> None:
     store, _ = filled(path)
     assert store.database.rows("PRAGMA journal_mode") == [("wal",)]

@@ -1,0 +1,134 @@
+"""What a tuning run notices of its live page: trials are appended and a kernel is timed, with the page under fire and
+without it, in turns.
+
+python -m benchmarks.page_load [--rounds 4] [--seconds 2] [--output benchmarks/results/page_load.json]
+
+Clients ask for the whole session as fast as they get it; some never read what they asked for. They run at idle
+priority like the server, so that what is measured is the server and not that a browser needs a processor too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import socket
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from slipstream.report.beside import serving
+from slipstream.report.server import stay_in_the_background
+from slipstream.session.directory import SessionDirectory
+from slipstream.store import Store
+from tests.report.made_up import made_up_session, made_up_trial
+
+CLIENTS, STUCK = 20, 4
+OPERATORS, SLOTS = 50, 1250
+SIDE = 192
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        folder = made_up_session(Path(directory) / "s", operators=OPERATORS, slots=SLOTS, status="running")
+        result = measure(folder, arguments.rounds, arguments.seconds)
+    print(json.dumps(result, indent=1))
+    if arguments.output:
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(folder: SessionDirectory, rounds: int, seconds: float) -> dict[str, Any]:
+    quiet: list[dict[str, float]] = []
+    loaded: list[dict[str, float]] = []
+    with serving(folder.path) as url, Store.open(folder.store) as store:
+        asked = multiprocessing.Value("i", 0)
+        firing = multiprocessing.Event()
+        clients = multiprocessing.Process(target=fire, args=(url, folder.session, firing, asked), daemon=True)
+        clients.start()
+        work(store, folder.session, 0.5)
+        for _ in range(rounds):
+            quiet.append(work(store, folder.session, seconds))
+            firing.set()
+            time.sleep(0.3)
+            loaded.append(work(store, folder.session, seconds))
+            firing.clear()
+            time.sleep(0.3)
+        clients.terminate()
+        clients.join()
+    ratios = {name: [b[name] / a[name] for a, b in zip(quiet, loaded, strict=True)] for name in quiet[0]}
+    return {
+        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "clients": CLIENTS,
+        "stuck_clients": STUCK,
+        "answers": asked.value,
+        "quiet": quiet,
+        "loaded": loaded,
+        "loaded_over_quiet": {name: {"median": median(all_), "all": all_} for name, all_ in ratios.items()},
+    }
+
+
+def work(store: Store, session: str, seconds: float) -> dict[str, float]:
+    """Append trials and time a kernel in turns; medians and the worst of twenty, in milliseconds."""
+    hardware = store.session(session).hardware
+    key = next(iter(store.session_operators(session)))
+    matrix = np.random.default_rng(0).random((SIDE, SIDE), dtype=np.float32)
+    appends, kernels = [], []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        started = time.perf_counter()
+        store.append_trial(made_up_trial(session, hardware, key, OPERATORS + SLOTS - 1, len(appends), 1e-3, 0.0))
+        appends.append(time.perf_counter() - started)
+        for _ in range(5):
+            started = time.perf_counter()
+            matrix @ matrix
+            kernels.append(time.perf_counter() - started)
+    return {
+        "append_median_ms": 1e3 * median(appends),
+        "append_p95_ms": 1e3 * quantiles(appends, n=20)[-1],
+        "kernel_median_ms": 1e3 * median(kernels),
+        "kernel_p95_ms": 1e3 * quantiles(kernels, n=20)[-1],
+    }
+
+
+def fire(url: str, session: str, firing: Any, asked: Any) -> None:
+    stay_in_the_background()
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    stuck = []
+
+    def ask() -> None:
+        while True:
+            firing.wait()
+            try:
+                with urllib.request.urlopen(f"{url}api/session/{session}", timeout=60) as answer:
+                    answer.read()
+                with asked.get_lock():
+                    asked.value += 1
+            except OSError:
+                time.sleep(0.01)
+
+    for _ in range(STUCK):
+        client = socket.create_connection((host, int(port)))
+        client.sendall(b"GET /events HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        stuck.append(client)
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The command that would tune the same model the same way again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from slipstream.session.settings import EFFORTS, PRESETS, Settings
+
+_BY_NAME = ("scheduler", "search", "cost")
+
+
+def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
+    """A `slipstream tune` command, or Python where the command line cannot say it (or the model was no file)."""
+    settings = Settings.from_json(options.get("settings", {}))
+    chosen = _as_options(settings)
+    source = str(options.get("source", "MODEL"))
+    if chosen is None or source == "memory":
+        return _as_python(settings, options, budget, source)
+    words = ["slipstream", "tune", source, "-o", "DIR", *_budget(budget), *chosen]
+    if options.get("target", "cpu") != "cpu":
+        words += ["--target", str(options["target"])]
+    if options.get("threads"):
+        words += ["--threads", str(options["threads"])]
+    rpc, key = options.get("rpc") or (None, None)
+    words += ["--rpc", str(rpc), "--rpc-key", str(key)] if rpc else []
+    load = options.get("load") or {}
+    for name, shape in (load.get("shapes") or {}).items():
+        words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
+    for name, value in (load.get("constants") or {}).items():
+        words += ["--constant", f"{name}={value}"]
+    return shlex.join(words)
+
+
+def _budget(budget: Mapping[str, Any]) -> list[str]:
+    words = []
+    if budget.get("seconds"):
+        words += ["--budget", f"{budget['seconds']:g}s"]
+    if budget.get("trials"):
+        words += ["--trials", str(budget["trials"])]
+    if budget.get("until_latency"):
+        words += ["--until-latency", f"{budget['until_latency'] * 1e3:g}ms"]
+    return words
+
+
+def _as_options(settings: Settings) -> list[str] | None:
+    """Options that lead to these very settings, as few as there are; None if no options do."""
+    found: list[list[str]] = []
+    for preset in (None, *PRESETS):
+        for effort in EFFORTS:
+            given = {"seed": settings.seed, "deterministic": settings.deterministic, **EFFORTS[effort]}
+            made = Settings.from_json(given | dict(PRESETS[preset] if preset else {}))
+            different = {f.name for f in fields(Settings) if getattr(made, f.name) != getattr(settings, f.name)}
+            if different <= set(_BY_NAME):
+                words = ["--preset", preset] if preset else []
+                words += ["--effort", effort] if effort != "normal" else []
+                for name in _BY_NAME:
+                    words += [f"--{name}", getattr(settings, name)] if name in different else []
+                words += ["--seed", str(settings.seed)] if settings.seed else []
+                words += ["--deterministic"] if settings.deterministic else []
+                found.append(words)
+    return min(found, key=len, default=None)
+
+
+def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[str, Any], source: str) -> str:
+    default = Settings()
+    changed = {n: v for n, v in settings.to_json().items() if v != getattr(default, n)}
+    words = ["model" if source == "memory" else repr(source), '"DIR"']
+    names = {"seconds": "budget", "trials": "trials", "until_latency": "until_latency"}
+    words += [f"{names[n]}={v!r}" for n, v in budget.items() if v is not None and n in names]
+    words += [f"target={options['target']!r}"] if options.get("target", "cpu") != "cpu" else []
+    words += [f"threads={options['threads']!r}"] if options.get("threads") else []
+    rpc, key = options.get("rpc") or (None, None)
+    words += [f"rpc={rpc!r}", f"rpc_key={key!r}"] if rpc else []
+    load = options.get("load") or {}
+    words += [f"{name}={value!r}" for name, value in load.items() if value]
+    words += [f"seed={changed.pop('seed')!r}"] if "seed" in changed else []
+    words += [f"settings={changed!r}"] if changed else []
+    return f"slipstream.tune({', '.join(words)})"

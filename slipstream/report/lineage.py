@@ -1,0 +1,93 @@
+"""Families: what each operator's program has in common with that of its family's prior, decision by decision."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from slipstream.diffusion.signature import signature
+from slipstream.program.decisions import Decisions, IllegalDecisionError, from_json
+from slipstream.program.sketch import Sketch
+from slipstream.report.reading import Rows
+from slipstream.report.schedule_code import ScheduleCode, say
+from slipstream.session.kept import FAMILIES
+
+
+def families(
+    rows: Rows,
+    chosen: Mapping[int, tuple[str, str]],
+    sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
+    untuned: Container[int],
+) -> list[dict[str, Any]]:
+    """The session's families, the largest first; families of one are left out.
+
+    `chosen` is the program of each operator by its place: digest of the sketch and decisions. Those in `untuned` still
+    have their default program, which took nothing from anybody, whatever it may have in common.
+    """
+    places = {operator.key: n for n, operator in enumerate(rows.operators)}
+    found = []
+    for family in rows.kept.get(FAMILIES, []):
+        members = {places[key]: likeness for key, likeness in family["similarity"].items() if key in places}
+        prior = places.get(family["prior"])
+        if prior is None or len(members) < 2:
+            continue
+        others = sorted((n for n in members if n != prior), key=lambda n: -members[n])
+        found.append(
+            {
+                "prior": prior,
+                "members": [
+                    {
+                        "operator": n,
+                        "similarity": round(members[n], 4),
+                        "untuned": n in untuned,
+                        **compare(None if n in untuned else chosen.get(prior), chosen.get(n), sketches),
+                    }
+                    for n in [prior, *others]
+                ],
+            }
+        )
+    return sorted(found, key=lambda family: -len(family["members"]))
+
+
+def compare(
+    prior: tuple[str, str] | None,
+    own: tuple[str, str] | None,
+    sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
+) -> dict[str, Any]:
+    """Each decision's value in `own`, and whether it is the prior's.
+
+    `kept` is "all" if the values are equal, "inner" if the innermost factors are and only the outermost differs, as it
+    must where extents differ; "fixed" if there was nothing to decide, "" if they differ. None where the programs
+    are of different kinds.
+    """
+    if own is None or own[0] not in sketches:
+        return {"values": [], "labels": [], "kept": None}
+    sketch, code = sketches[own[0]]
+    mine = _decisions(own[1])
+    result: dict[str, Any] = {
+        "labels": [decided.label for decided in code.decided],
+        "values": [say(decided, value) for decided, value in zip(code.decided, mine, strict=False)],
+        "kept": None,
+    }
+    if prior is None or prior[0] not in sketches:
+        return result
+    theirs = _decisions(prior[1])
+    if signature(sketches[prior[0]][0]) == signature(sketch) and len(theirs) == len(mine):
+        result["kept"] = [_kept(a, b) for a, b in zip(theirs, mine, strict=True)]
+    return result
+
+
+def _kept(prior: Any, own: Any) -> str:
+    if isinstance(own, tuple) and max(own, default=1) == 1:
+        return "fixed"  # a loop of one iteration
+    if prior == own:
+        return "all"
+    tiles = isinstance(prior, tuple) and isinstance(own, tuple)
+    return "inner" if tiles and len(prior) == len(own) > 1 and prior[1:] == own[1:] else ""
+
+
+def _decisions(text: str) -> Decisions:
+    try:
+        return from_json(text)
+    except IllegalDecisionError:
+        return ()

@@ -1,0 +1,8 @@
+"""What a session finds out once and keeps in its store, by name: its report is made of it without TVM."""
+
+from __future__ import annotations
+
+PEAK_FLOPS = "peak_flops"  # FLOP/s the target can do: a number
+BANDWIDTH = "bandwidth"  # bytes/s it can stream: a number; measured when tuning ends
+FAMILIES = "families"  # [{"prior": key, "similarity": {key: mean likeness to the others}}]
+WINNERS = "winners"  # {key: [digest of the sketch, decisions]} of the programs in the compiled model

@@ -1,0 +1,46 @@
+"""A session tuned by the real loop, and a real browser where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slipstream
+from slipstream.session.events import Event, Snapshot
+from tests.report.browser import Browser, run_browser
+from tests.session.synthetic import SyntheticMeasurer
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[slipstream.TuningResult, list[Event]]:
+    """zoo:tiny_cnn, tuned, compiled and verified; only the times of its programs are made up, so that some fail."""
+    events: list[Event] = []
+
+    def watch(event: Event, snapshot: Snapshot) -> None:
+        events.append(event)
+
+    def measurer(target: Any, references: Any) -> SyntheticMeasurer:
+        return SyntheticMeasurer()
+
+    directory = tmp_path_factory.mktemp("report") / "session"
+    result = slipstream.tune(
+        "zoo:tiny_cnn", directory, trials=60, effort="quick", callbacks=[watch], make_measurer=measurer
+    )
+    return result, events
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with run_browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session of 1,000 operators and 100,000 trials."""
+    from tests.report.made_up import made_up_session
+
+    return made_up_session(tmp_path_factory.mktemp("large") / "session", operators=1000, slots=12_375).path

@@ -1,0 +1,68 @@
+"""The pages under docs/ name what there is, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slipstream
+from slipstream.cli.report import _PLOTS
+from slipstream.cli.serve import serve
+from slipstream.report import plots, server
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+API = (ROOT / "docs" / "api.md").read_text()
+REPORT = (ROOT / "docs" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+def section(name: str) -> str:
+    """The text under the heading that starts with `name`."""
+    found = re.search(rf"^## `{name}\b.*?(?=^## |\Z)", API, re.DOTALL | re.MULTILINE)
+    assert found, f"docs/api.md has no section on {name}"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ["tune", "resume", "compile", "load", "load_model"])
+def test_the_api_page_has_every_argument(name: str) -> None:
+    text = section(name)
+    for argument in inspect.signature(getattr(slipstream, name)).parameters:
+        assert re.search(rf"\b{argument}\b", text), argument
+
+
+def test_the_api_page_has_the_defaults_of_tune() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (`.*?`)? ?\|", section("tune"), re.MULTILINE)
+    documented = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    real = inspect.signature(slipstream.tune).parameters.values()
+    expected: Any = {p.name: "" if p.default is p.empty else f"`{p.default!r}`".replace("'", '"') for p in real}
+    assert documented == expected
+
+
+def test_the_api_page_has_every_public_name_and_field() -> None:
+    for name in slipstream.__all__:
+        assert f"`{name}" in API or f"-> {name}" in API, name
+    for field in fields(slipstream.TuningResult):
+        assert f"`{field.name}`" in section("TuningResult"), field.name
+
+
+def test_the_report_page_has_the_options_and_limits() -> None:
+    assert set(_PLOTS) == set(plots.PLOTS)
+    for plot in _PLOTS:
+        assert f"`{plot}`" in REPORT
+    defaults = {option.opts[0]: option.default for option in serve.params if option.opts[0].startswith("--")}
+    for option in ("--host", "--port"):
+        assert f"| `{option}` | `{defaults[option]}` |" in REPORT
+    assert f"At most {server.MOST_CONNECTIONS} connections and {server.MOST_STREAMS} pages" in REPORT
+    assert f"dropped after {server.PATIENCE_S:g} s" in REPORT.replace("\n", " ").replace("  ", " ")
