@@ -11,10 +11,12 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from slipstream.graph.default_schedule import default_sketch, may_rewrite_layout
+from slipstream.graph.default_schedule import default_sketch, may_rewrite_layout, schedule_default
 from slipstream.native_output import quiet_native_code
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
+from slipstream.program.gpu_draw import draw_on_gpu
+from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.target import Target
@@ -67,6 +69,7 @@ class Space:
         self.mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         self.names = block_names(func)
         self._seed = seed
+        self._limits: dict[str, GpuLimits] = {}
 
     @cached_property
     def default(self) -> Program:
@@ -75,6 +78,12 @@ class Space:
             return Program(self.key, Sketch("[]"), (), "default")
         sketch, decisions = read_trace(schedule.trace, self.names)
         return Program(self.key, sketch, decisions, "default")
+
+    def _default_module(self) -> tvm.IRModule:
+        """What the empty sketch stands for: the operator as it is, or a GPU's default program, which has no trace."""
+        if self.target.gpu is None:
+            return self.mod
+        return tvm.IRModule({"main": schedule_default(self.mod["main"], self.target)})
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
@@ -103,10 +112,17 @@ class Space:
         return ms.TuneContext(
             self.mod,
             target=self.target.tvm,
-            space_generator="post-order-apply",
+            space_generator=self._generator(ms),
             rand_state=seed % (2**31 - 2) + 1,
             **options,
         )
+
+    def _generator(self, ms: Any) -> Any:
+        """MetaSchedule's rules for the target. Without saying so, a GPU would get those for tensor cores, which want
+        half precision and intrinsics that take most of a minute to import."""
+        if self.target.gpu is None:
+            return "post-order-apply"
+        return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
@@ -118,10 +134,24 @@ class Space:
 
     def check(self, program: Program) -> None:
         """Raise `IllegalDecisionError` if no schedule can come of the program; needs no TVM."""
-        d.check(self._points_of(program.sketch), program.decisions)
+        self.check_decisions(program.sketch, self._points_of(program.sketch), program.decisions)
         size = program.sketch.body_size(program.decisions)
         if size > MOST_WRITTEN_OUT:
             raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
+
+    def check_decisions(self, sketch: Sketch, points: Points, decisions: Decisions) -> None:
+        """Raise `IllegalDecisionError` for values a point does not allow and for what the GPU cannot hold."""
+        d.check(points, decisions)
+        if (limits := self.limits(sketch)) is not None:
+            limits.check(decisions)
+
+    def limits(self, sketch: Sketch) -> GpuLimits | None:
+        """What programs of the sketch may ask of the GPU; None on a CPU and for the default program."""
+        if self.target.gpu is None or not sketch.instructions:
+            return None
+        if sketch.digest not in self._limits:
+            self._limits[sketch.digest] = find_limits(sketch, self._points_of(sketch), self.func, self.target)
+        return self._limits[sketch.digest]
 
     def _points_of(self, sketch: Sketch) -> Points:
         for example in (self.default, *self.stock):
@@ -133,12 +163,17 @@ class Space:
         """A program at random: a sketch, then its decisions."""
         examples = self.sketches if examples is None else examples
         example = examples[int(rng.integers(len(examples)))]
-        return replace(example, decisions=d.draw(self.points(example), rng), origin="random")
+        return replace(example, decisions=self.draw_decisions(example, rng), origin="random")
+
+    def draw_decisions(self, example: Program, rng: np.random.Generator) -> Decisions:
+        """Decisions for the example's sketch at random; on a GPU such that it can run them."""
+        limits = self.limits(example.sketch)
+        return d.draw(self.points(example), rng) if limits is None else draw_on_gpu(limits, rng)
 
     def realize(self, program: Program) -> Realized | None:
         """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
         if not program.sketch.instructions:
-            return Realized(program, self.mod)
+            return Realized(program, self._default_module())
         schedule = s_tir.Schedule(self.mod, seed=1, debug_mask=0, error_render_level="none")
         try:
             apply(program.sketch, program.decisions, schedule, self.names)

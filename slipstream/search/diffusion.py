@@ -18,7 +18,6 @@ from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
-from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
@@ -133,7 +132,7 @@ class _Candidates:
         centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(carried)]
         if "random" in self._options.propagations or not centres:
             for _ in range(2):
-                centres.append(Centre(d.draw(self._points, self._rng), 0.1, "random"))
+                centres.append(Centre(self._space.draw_decisions(self._example, self._rng), 0.1, "random"))
         # The default program is somebody's good idea; the example of a stock sketch is just a draw.
         is_default = self._example.origin == "default"
         centres.append(Centre(self._example.decisions, 1.0 if is_default else 0.1, "default"))
@@ -168,7 +167,7 @@ class _Candidates:
             if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
                 continue
             try:
-                d.check(self._points, decisions)
+                self._space.check_decisions(self._example.sketch, self._points, decisions)
             except IllegalDecisionError:
                 continue
             legal[decisions] = origin
