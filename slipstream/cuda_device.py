@@ -69,7 +69,8 @@ def find_device() -> CudaDevice | None:
     """The first GPU the driver shows; None where there is no driver, no GPU or the driver does not answer."""
     if not _driver_is_there():
         return None
-    ask = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import slipstream.cuda_device as c; c.tell()"
+    root = str(Path(__file__).parents[1])
+    ask = f"import sys; sys.path.insert(0, {root!r}); from slipstream.cuda_device import tell; tell()"
     command = [sys.executable, "-S", "-c", ask]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS)

@@ -18,9 +18,9 @@ def make_measurer(
     """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
     where = check_rpc(rpc, rpc_key)
     if where is None or rpc_key is None:
-        from slipstream.measure import LocalMeasurer
+        from slipstream.measure import GpuMeasurer, LocalMeasurer
 
-        return LocalMeasurer(target, references)
+        return LocalMeasurer(target, references) if target.gpu is None else GpuMeasurer(target, references)
     from slipstream.measure.rpc import RpcMeasurer
 
     return RpcMeasurer(*where, rpc_key, target, references=references)

@@ -7,10 +7,12 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -90,7 +92,8 @@ class ForkServer:
         self._ready = False
         self._paused = False
         self.import_seconds = 0.0
-        self._process, self._control = _start(target)
+        self.scratch = _make_scratch() if target.gpu is not None else None
+        self._process, self._control = _start(target, self.scratch)
 
     @property
     def pid(self) -> int:
@@ -102,8 +105,8 @@ class ForkServer:
         if not self._ready:
             raise ServerLostError("the measuring server did not start in time")
 
-    def fork(self, *files: int) -> WorkerProcess:
-        """A new worker; `files` are descriptors it inherits."""
+    def fork(self, *files: int, memory_bytes: int | None = None) -> WorkerProcess:
+        """A new worker; `files` are descriptors it inherits. `memory_bytes` is a limit of its own."""
         self.wait_until_ready()
         ours, theirs = socket.socketpair()
         log = os.memfd_create("slipstream-log", os.MFD_CLOEXEC)
@@ -111,7 +114,7 @@ class ForkServer:
         self._next_name += 1
         worker = WorkerProcess(self._next_name, Channel(ours), log)
         self._workers[worker.name] = worker
-        request = {"fork": worker.name, "memory_bytes": self._memory_bytes}
+        request = {"fork": worker.name, "memory_bytes": memory_bytes or self._memory_bytes}
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), log, *files])
         except OSError as error:
@@ -185,6 +188,8 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _kill(self, worker: WorkerProcess) -> None:
         self._send({"kill": worker.name})
@@ -225,7 +230,13 @@ class ForkServer:
             worker.end = End(message["status"], message["peak_bytes"])
 
 
-def _start(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _make_scratch() -> Path:
+    """A folder for libraries on their way from a builder to the GPU, in memory if that can be had."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="slipstream-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+def _start(target: Target, scratch: Path | None) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package_root = str(Path(__file__).parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -237,8 +248,9 @@ def _start(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
         "MKL_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
     }
+    folders = [] if scratch is None else [str(scratch)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "slipstream.measure.server", str(theirs.fileno()), json.dumps(asdict(target))],
+        [sys.executable, "-m", "slipstream.measure.server", str(theirs.fileno()), json.dumps(asdict(target)), *folders],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],

@@ -49,6 +49,13 @@ class _Operand:
     element_bytes: int
     dimensions: tuple[tuple[tuple[int, int], ...], ...]
 
+    def bytes(self, extents: Mapping[int, int]) -> int:
+        """What a tile of these extents takes."""
+        size = self.element_bytes
+        for walked in self.dimensions:
+            size *= 1 + sum(stride * (extents[loop] - 1) for loop, stride in walked)
+        return size
+
 
 @dataclass(frozen=True)
 class GpuLimits:
@@ -71,11 +78,7 @@ class GpuLimits:
             return math.prod(self._factor(decisions, factor) for factor in factors)
 
         extents = {loop: product(factors) for loop, factors in self.tiles.items()}
-        shared = sum(
-            operand.element_bytes
-            * math.prod(1 + sum(stride * (extents[loop] - 1) for loop, stride in walked) for walked in operand.dimensions)
-            for operand in self.operands
-        )
+        shared = sum(operand.bytes(extents) for operand in self.operands)
         return Usage(
             product(self.blocks), product(self.threads), product(self.virtual), product(self.sums), self.copies * shared
         )
@@ -93,7 +96,7 @@ class GpuLimits:
         usage = self.usage(decisions)
         if not self.threads:
             return
-        if self.tiles and not _FEWEST_THREADS <= usage.threads:
+        if self.tiles and usage.threads < _FEWEST_THREADS:
             raise IllegalDecisionError(f"{usage.threads} threads in a block are fewer than {_FEWEST_THREADS}")
         if usage.threads > self.most_threads:
             raise IllegalDecisionError(f"{usage.threads} threads in a block are more than {self.most_threads}")
@@ -187,7 +190,7 @@ class _Walk:
         threads = set(self.bound("threadIdx.x")) | set(self.bound("vthread.x"))
         tiles: dict[int, tuple[Factor, ...]] = {}
         for number, loop in enumerate(self._loops):
-            inside = []
+            inside: list[Factor] = []
             for part in self._parts.get(loop, []):
                 factors = self._factors[part]
                 if not set(factors) & launched and (set(factors) & threads or self._order.index(part) > at):

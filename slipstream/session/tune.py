@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,10 @@ def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, A
     """What has to be equal for measurements to be comparable. Remote devices are what their key says they are."""
     from slipstream.hardware import cpu_model
 
+    if target.gpu is not None:
+        # The host's CPU builds and launches; what a kernel takes is the device's business alone.
+        limits = asdict(target.gpu)
+        return {"kind": "cuda", "machine": limits.pop("name"), **limits}
     return {
         "kind": "cpu",
         "architecture": target.architecture,
@@ -234,7 +238,8 @@ def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
 
 def _hardware_name(store: Store, record: SessionRecord) -> str:
     described = store.hardware(record.hardware)
-    return f"{described.get('machine')}, {described.get('threads')} threads"
+    threads = f", {described.get('threads')} threads" if described.get("kind") == "cpu" else ""
+    return f"{described.get('machine')}{threads}"
 
 
 def _broadcast(callbacks: Sequence[Watcher]) -> Watcher:
@@ -333,12 +338,10 @@ class _Work:
 
     def _peak_flops(self) -> float:
         """Measured once in a session: what a scheduler decides must not change when the session is resumed."""
-        from slipstream.hardware import measure_peak_flops
-
         saved = self.store.state(self.directory.session, _PEAK)
         if saved is not None:
             return float(saved[1])
-        peak = measure_peak_flops(self.target, seconds=0.2)
+        peak = _measure_peak(self.target)
         self.store.put_state(self.directory.session, _PEAK, 0, repr(peak).encode())
         return peak
 
@@ -441,6 +444,17 @@ def _tuned(row: OperatorProgress) -> TunedOperator:
     return TunedOperator(row.name, row.weight, row.start, row.best, row.trials)
 
 
+def _measure_peak(target: Target) -> float:
+    """float32 FLOP/s of the device that is tuned for."""
+    if target.gpu is not None:
+        from slipstream.cuda_speed import measure_in_child
+
+        return measure_in_child().flops
+    from slipstream.hardware import measure_peak_flops
+
+    return measure_peak_flops(target, seconds=0.2)
+
+
 def _time_model(directory: Path, threads: int) -> float:
     """Seconds of one run of the compiled model: the median over a second or two."""
     import numpy as np
@@ -451,10 +465,11 @@ def _time_model(directory: Path, threads: int) -> float:
 
     model = load(directory, threads=threads)
     feed = random_inputs(model.inputs, np.random.default_rng(0))
+    run = model.on_device(feed)
     samples: list[float] = []
     deadline = time.monotonic() + _END_TO_END_SECONDS
     while len(samples) < 5 or time.monotonic() < deadline:
         started = time.perf_counter()
-        model(feed)
+        run()
         samples.append(time.perf_counter() - started)
     return median(samples[1:])
