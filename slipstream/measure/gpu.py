@@ -15,7 +15,7 @@ import numpy as np
 
 from slipstream.measure.gpu_runner import GpuRunner
 from slipstream.measure.local import LocalMeasurer, Settled, digest
-from slipstream.measure.processes import ServerLostError
+from slipstream.measure.processes import ServerLostError, Speaker
 from slipstream.measure.references import References
 from slipstream.measure.runner import TICK_SECONDS
 from slipstream.measure.settle import Settling
@@ -63,7 +63,7 @@ class GpuMeasurer(LocalMeasurer):
                     flow.building, flow.built, flow.running = [], deque(), None
         finally:
             if flow.running is not None:
-                self._runner.replace_device()  # it is in the middle of something nobody waits for
+                self._runner.drain(flow.running)
             self._discard(flow.trials)
             for trial in flow.waiting:
                 self._known.pop(digest(trial.program), None)
@@ -101,7 +101,8 @@ class GpuMeasurer(LocalMeasurer):
             yield from self._start(flow, flow.built.popleft())
         workers = [trial.worker for trial in flow.building if trial.worker is not None]
         device = [self._runner.device] if flow.running else []
-        ready = self._runner.server.poll([*workers, *device], TICK_SECONDS)
+        speakers: list[Speaker] = [*workers, *device]
+        ready = self._runner.server.poll(speakers, TICK_SECONDS)
         running = flow.running
         if running is not None and (device[0] in ready or self._runner.overdue(running)):
             flow.running = None

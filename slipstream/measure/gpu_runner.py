@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.measure.channel import ChannelClosedError
-from slipstream.measure.processes import WorkerProcess
+from slipstream.measure.config import MeasureConfig
+from slipstream.measure.gpu_process import GpuProcess
+from slipstream.measure.references import References
 from slipstream.measure.runner import Runner
 from slipstream.measure.trial import Trial, failure_of_end
 from slipstream.measure.types import Failure, FailureKind, Measurement
+from slipstream.target import Target
 
 logger = logging.getLogger(__name__)
 
-# The driver maps far more than it uses; what a program may have is the device's business.
-_UNLIMITED = 1 << 46
-# The first program of a process also pays for its CUDA context.
-_CONTEXT_SECONDS = 20.0
+# The first program of a process also pays for its start and its CUDA context.
+_CONTEXT_SECONDS = 60.0
 
 
 class GpuRunner(Runner):
@@ -31,12 +33,17 @@ class GpuRunner(Runner):
     be stopped: whatever goes wrong in a run, the process is replaced, and the next program finds a clean one.
     """
 
-    _device: WorkerProcess | None = None
-    _is_new = True
+    def __init__(self, target: Target, references: References, config: MeasureConfig) -> None:
+        super().__init__(target, references, config)
+        self._device: GpuProcess | None = GpuProcess()
+        self._spare: GpuProcess | None = None
 
-    def restart(self) -> None:
-        super().restart()
-        self._device = None
+    def close(self) -> None:
+        super().close()
+        for process in (self._device, self._spare):
+            if process is not None:
+                process.close()
+        self._device = self._spare = None
 
     def generate(self, trial: Trial) -> None:
         trial.library = str(self._scratch / f"{trial.worker.name if trial.worker else 0}.so")
@@ -48,11 +55,10 @@ class GpuRunner(Runner):
         return self.server.scratch
 
     @property
-    def device(self) -> WorkerProcess:
+    def device(self) -> GpuProcess:
         """The process that has the device."""
         if self._device is None:
-            self._device = self.server.fork(memory_bytes=_UNLIMITED)
-            self._is_new = True
+            self._device, self._spare = self._spare or GpuProcess(), None
         return self._device
 
     def start_run(self, trial: Trial, best: float | None, *, keep: bool = False) -> Failure | None:
@@ -65,8 +71,8 @@ class GpuRunner(Runner):
         device = self.device
         trial.stage = "running"
         trial.run_began = time.monotonic()
-        trial.deadline = trial.run_began + self._config.run_seconds + (_CONTEXT_SECONDS if self._is_new else 0.0)
-        self._is_new = False
+        trial.deadline = trial.run_began + self._config.run_seconds + (_CONTEXT_SECONDS if device.is_new else 0.0)
+        device.is_new = False
         request = {
             "operator": operator,
             "library": trial.library,
@@ -125,16 +131,19 @@ class GpuRunner(Runner):
         answer = self._answer(trial)
         return [] if isinstance(answer, Failure) else [float(seconds) for seconds in answer["samples"]]
 
+    def drain(self, trial: Trial) -> None:
+        """Let the device finish a program whose result nobody waits for any more."""
+        self._wait(trial)
+        self._answer(trial)
+
     def overdue(self, trial: Trial) -> bool:
         return time.monotonic() > trial.deadline
 
     def replace_device(self) -> None:
         """End the process that has the device; the next run gets a new one."""
         if self._device is not None:
-            with suppress(TimeoutError):
-                self.server.kill_and_wait(self._device)
-            self.server.discard(self._device)
-            self._device = None
+            self._device.close()
+        self._device, self._spare = self._spare or GpuProcess(), GpuProcess()
 
     def forget(self, trial: Trial) -> None:
         """The library of a finished trial is not needed any more."""
@@ -154,7 +163,7 @@ class GpuRunner(Runner):
         try:
             answer = device.channel.receive(1.0)
         except (ChannelClosedError, TimeoutError):
-            failure = failure_of_end(self.server.end_of(device), device.last_lines(), False, _UNLIMITED)
+            failure = failure_of_end(device.end(), device.last_lines(), False, sys.maxsize)
             self.replace_device()
             return failure
         if "failure" not in answer:

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from slipstream.errors import SlipstreamError
 from slipstream.measure.channel import Channel
@@ -76,10 +77,25 @@ class WorkerProcess:
 
     def last_lines(self) -> str:
         """The end of what it printed."""
-        size = os.fstat(self.log).st_size
-        data = os.pread(self.log, _LOG_TAIL, max(0, size - _LOG_TAIL))
-        lines = data.decode(errors="replace").strip().splitlines()
-        return "\n".join([line for line in lines if not _INTERPRETER.match(line)][-_LAST_LINES:])
+        return last_lines(self.log)
+
+
+def last_lines(log: int) -> str:
+    """The end of what a process printed to the file `log`."""
+    size = os.fstat(log).st_size
+    data = os.pread(log, _LOG_TAIL, max(0, size - _LOG_TAIL))
+    lines = data.decode(errors="replace").strip().splitlines()
+    return "\n".join([line for line in lines if not _INTERPRETER.match(line)][-_LAST_LINES:])
+
+
+class Speaker(Protocol):
+    """A process of ours that answers over a channel."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+
+S = TypeVar("S", bound=Speaker)
 
 
 class ForkServer:
@@ -105,8 +121,8 @@ class ForkServer:
         if not self._ready:
             raise ServerLostError("the measuring server did not start in time")
 
-    def fork(self, *files: int, memory_bytes: int | None = None) -> WorkerProcess:
-        """A new worker; `files` are descriptors it inherits. `memory_bytes` is a limit of its own."""
+    def fork(self, *files: int) -> WorkerProcess:
+        """A new worker; `files` are descriptors it inherits."""
         self.wait_until_ready()
         ours, theirs = socket.socketpair()
         log = os.memfd_create("slipstream-log", os.MFD_CLOEXEC)
@@ -114,7 +130,7 @@ class ForkServer:
         self._next_name += 1
         worker = WorkerProcess(self._next_name, Channel(ours), log)
         self._workers[worker.name] = worker
-        request = {"fork": worker.name, "memory_bytes": memory_bytes or self._memory_bytes}
+        request = {"fork": worker.name, "memory_bytes": self._memory_bytes}
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno(), log, *files])
         except OSError as error:
@@ -123,7 +139,7 @@ class ForkServer:
             theirs.close()
         return worker
 
-    def poll(self, workers: list[WorkerProcess], timeout: float) -> list[WorkerProcess]:
+    def poll(self, workers: Sequence[S], timeout: float) -> list[S]:
         """Those of `workers` that have something to say or have ended, after at most `timeout` seconds."""
         self._pump(0.0)
         poll = select.poll()
@@ -248,6 +264,9 @@ def _start(target: Target, scratch: Path | None) -> tuple[subprocess.Popen[bytes
         "MKL_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
     }
+    if target.gpu is not None:
+        # TVM asks for devices wherever it pleases; a builder that had touched CUDA could not be forked.
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     folders = [] if scratch is None else [str(scratch)]
     process = subprocess.Popen(
         [sys.executable, "-m", "slipstream.measure.server", str(theirs.fileno()), json.dumps(asdict(target)), *folders],

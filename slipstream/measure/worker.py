@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from slipstream.measure.channel import Channel, ChannelClosedError
 from slipstream.measure.config import Racing
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
-from slipstream.measure.launcher import Launcher
 from slipstream.measure.lowering import (
     Lowered,
     arguments_of,
@@ -88,8 +86,6 @@ class Worker:
             "lower": self.lower,
             "generate": self.generate,
             "generate_library": self.generate_library,
-            "launch": self.launch,
-            "launch_again": self.launch_again,
             "reference": self.reference,
             "run": self.run,
             "sample": self.sample,
@@ -130,17 +126,6 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
         generate_library(self._lowered, self._target, path)
         return {"load_seconds": 0.0, **_Clock.since(began)}
-
-    def launch(self, **options: Any) -> Answer:
-        """Run a library on the GPU, which this process has to itself from now on."""
-        return self._launcher.launch(**options)
-
-    def launch_again(self, **options: Any) -> Answer:
-        return self._launcher.launch_again(**options)
-
-    @cached_property
-    def _launcher(self) -> Launcher:
-        return Launcher()
 
     def reference(self, module: str, seed: int, plain: bool) -> Answer:
         """Fill the operator's arena: random inputs, and what the default (or unscheduled) program makes of them."""

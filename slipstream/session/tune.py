@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def tune(
     began = time.monotonic()
     output = Path(output).absolute()
     limits = Budget.of(budget, trials, until_latency)
-    chosen = make_settings(
+    choose = partial(
+        make_settings,
         preset=preset,
         effort=effort,
         scheduler=scheduler,
@@ -82,11 +84,14 @@ def tune(
         deterministic=deterministic,
         others=settings or {},
     )
+    chosen = choose()
     check_new(output)
     check_rpc(rpc, rpc_key)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads)
+    if resolved.gpu is not None:
+        chosen = choose(gpu=True)
     watcher = _broadcast(callbacks)
     loaded = (
         model
