@@ -30,8 +30,8 @@ def is_available() -> bool:
     return load_nvrtc() is not None
 
 
-def compile_cuda(code: str, architecture: str) -> bytes:
-    """Machine code (cubin) for an architecture such as `sm_90`."""
+def compile_cuda(code: str, architecture: str, *, parallel: bool = False) -> bytes:
+    """Machine code (cubin) for an architecture such as `sm_90`; `parallel`, on all cores, for many kernels at once."""
     nvrtc = load_nvrtc()
     if nvrtc is None:
         raise BuildError(
@@ -40,6 +40,8 @@ def compile_cuda(code: str, architecture: str) -> bytes:
         )
     source = trim(code)
     options = [f"--gpu-architecture={architecture}", "--device-int128", "-default-device"]
+    if parallel:
+        options.append("--split-compile=0")
     if "#include" in source:
         options += [f"-I{folder}" for folder in include_folders()]
     program = ctypes.c_void_p()
@@ -72,13 +74,13 @@ def version() -> str | None:
     return f"{major.value}.{minor.value}"
 
 
-def use_for_tvm() -> None:
+def use_for_tvm(*, parallel: bool) -> None:
     """Let TVM compile CUDA code this way from now on. The architecture is that of the target in scope."""
     import tvm_ffi
     from tvm.target import Target
 
     def compile_for_current_target(code: str) -> bytes:
-        return compile_cuda(str(code), str(Target.current().attrs["arch"]))
+        return compile_cuda(str(code), str(Target.current().attrs["arch"]), parallel=parallel)
 
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_for_current_target, override=True)
 

@@ -91,10 +91,13 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array]) -> Run:
         with torch.cuda.graph(graph):
             outputs = torch.utils._pytree.tree_leaves(module(*tensors))
 
+    # The graph has their addresses and nothing that keeps them.
+    kept = (module, tensors, outputs)
+
     def run() -> list[Any]:
         graph.replay()
         torch.cuda.synchronize()
-        return list(outputs)
+        return list(kept[2])
 
     return run
 

@@ -60,13 +60,13 @@ def _context(target: Target) -> Iterator[None]:
     if target.gpu is None:
         yield
         return
-    prepare_for_cuda()
+    prepare_for_cuda(parallel=True)
     with target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
         yield
 
 
-def prepare_for_cuda() -> None:
-    """Make TVM able to generate CUDA code in this process; nothing of CUDA is initialised."""
+def prepare_for_cuda(*, parallel: bool) -> None:
+    """Make TVM able to generate CUDA code in this process, on all cores if `parallel`."""
     from slipstream import nvrtc
     from slipstream.cuda_libraries import load_runtime
 
@@ -75,7 +75,7 @@ def prepare_for_cuda() -> None:
             "the CUDA runtime is not found, without which TVM cannot build for a GPU: "
             "pip install 'slipstream[cuda]' on a machine with NVIDIA's driver"
         )
-    nvrtc.use_for_tvm()
+    nvrtc.use_for_tvm(parallel=parallel)
 
 
 def _lowering(target: Target) -> Any:

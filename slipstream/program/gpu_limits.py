@@ -7,15 +7,17 @@ that out after replaying the whole trace and lowering it; here it takes some mul
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
+from numpy.typing import NDArray
 from tvm import s_tir, tirx
 
-from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points
+from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
 from slipstream.program.sketch import Sketch
 from slipstream.target import STATIC_SHARED_BYTES, Target
 
@@ -33,13 +35,13 @@ Factor = tuple[int, int]
 
 @dataclass(frozen=True)
 class Usage:
-    """What one block of threads uses."""
+    """What one block of threads uses: numbers, or arrays with one for each of many programs."""
 
-    blocks: int
-    threads: int
-    virtual_threads: int
-    sums: int
-    shared_bytes: int
+    blocks: Any
+    threads: Any
+    virtual_threads: Any
+    sums: Any
+    shared_bytes: Any
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class _Operand:
     element_bytes: int
     dimensions: tuple[tuple[tuple[int, int], ...], ...]
 
-    def bytes(self, extents: Mapping[int, int]) -> int:
+    def bytes(self, extents: Mapping[int, Any]) -> Any:
         """What a tile of these extents takes."""
-        size = self.element_bytes
+        size: Any = self.element_bytes
         for walked in self.dimensions:
-            size *= 1 + sum(stride * (extents[loop] - 1) for loop, stride in walked)
+            size = size * (1 + sum(stride * (extents[loop] - 1) for loop, stride in walked))
         return size
 
 
@@ -73,9 +75,25 @@ class GpuLimits:
     most_threads: int
     shared_bytes: int
 
+    @property
+    def says_all(self) -> bool:
+        """Whether nothing is left that could keep a program which passes from being launched."""
+        return bool(self.tiles)
+
     def usage(self, decisions: Decisions) -> Usage:
-        def product(factors: Sequence[Factor]) -> int:
-            return math.prod(self._factor(decisions, factor) for factor in factors)
+        return self._usage(lambda number: decisions[number])
+
+    def _usage(self, value_of: Callable[[int], Any]) -> Usage:
+        """`value_of` a decision: a tile's factors, or arrays of them; a choice's index, or an array of them."""
+
+        def factor(decision: int, part: int) -> Any:
+            point = self.points[decision]
+            if isinstance(point, Tile):
+                return value_of(decision)[part]
+            return np.asarray(point.candidates)[value_of(decision)] if isinstance(point, Choice) else 1
+
+        def product(factors: Sequence[Factor]) -> Any:
+            return math.prod(factor(*f) for f in factors)
 
         extents = {loop: product(factors) for loop, factors in self.tiles.items()}
         shared = sum(operand.bytes(extents) for operand in self.operands)
@@ -83,30 +101,44 @@ class GpuLimits:
             product(self.blocks), product(self.threads), product(self.virtual), product(self.sums), self.copies * shared
         )
 
-    def _factor(self, decisions: Decisions, factor: Factor) -> int:
-        decision, part = factor
-        value = decisions[decision]
-        if isinstance(value, tuple):
-            return value[part]
-        point = self.points[decision]
-        return int(point.candidates[value]) if isinstance(point, Choice) else 1
-
     def check(self, decisions: Decisions) -> None:
         """Raise `IllegalDecisionError` for what cannot be launched, or would not keep its sums in registers."""
         usage = self.usage(decisions)
+        for broken, what in self._rules(usage):
+            if broken:
+                raise IllegalDecisionError(what)
+
+    def allowed(self, decisions: Sequence[Decisions]) -> NDArray[np.bool_]:
+        """For each of many decision sets, whether `check` would let it pass; in one go."""
+        columns = [np.asarray([d[number] for d in decisions], dtype=np.int64).T for number in range(len(self.points))]
+        refused = np.zeros(len(decisions), dtype=bool)
+        for broken, _ in self._rules(self._usage(lambda number: columns[number])):
+            refused |= broken
+        return ~refused
+
+    def _rules(self, usage: Usage) -> list[tuple[Any, str]]:
+        """What must not be, and how to say so."""
         if not self.threads:
-            return
-        if self.tiles and usage.threads < _FEWEST_THREADS:
-            raise IllegalDecisionError(f"{usage.threads} threads in a block are fewer than {_FEWEST_THREADS}")
-        if usage.threads > self.most_threads:
-            raise IllegalDecisionError(f"{usage.threads} threads in a block are more than {self.most_threads}")
-        if usage.virtual_threads > _MOST_VIRTUAL_THREADS:
-            raise IllegalDecisionError(f"{usage.virtual_threads} virtual threads are over {_MOST_VIRTUAL_THREADS}")
-        if usage.shared_bytes > self.shared_bytes:
-            raise IllegalDecisionError(f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}")
+            return []
         sums = usage.sums * usage.virtual_threads
-        if sums > _MOST_SUMS or usage.threads * (sums + _OTHER_REGISTERS) > self.registers:
-            raise IllegalDecisionError(f"{sums} sums in each of {usage.threads} threads do not fit the registers")
+        fewest = _FEWEST_THREADS if self.tiles else 1
+        return [
+            (usage.threads < fewest, f"{usage.threads} threads in a block are fewer than {fewest}"),
+            (usage.threads > self.most_threads, f"{usage.threads} threads in a block are over {self.most_threads}"),
+            (
+                usage.virtual_threads > _MOST_VIRTUAL_THREADS,
+                f"{usage.virtual_threads} virtual threads are over {_MOST_VIRTUAL_THREADS}",
+            ),
+            (
+                usage.shared_bytes > self.shared_bytes,
+                f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}",
+            ),
+            (sums > _MOST_SUMS, f"{sums} sums in a thread are over {_MOST_SUMS}"),
+            (
+                usage.threads * (sums + _OTHER_REGISTERS) > self.registers,
+                f"{usage.threads} threads with {sums} sums each need more than {self.registers} registers",
+            ),
+        ]
 
 
 def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Target) -> GpuLimits:

@@ -25,7 +25,7 @@ from slipstream.tvm_intrinsics import import_intrinsics
 # More copies of the innermost statement than this never pay, but take LLVM seconds.
 MOST_WRITTEN_OUT = 1024
 
-_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
+_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError, d.IllegalDecisionError)
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,19 @@ class Space:
             apply(program.sketch, program.decisions, schedule, self.names)
             _, decisions = read_trace(schedule.trace, self.names)
             schedule.enter_postproc()
-            keep_layout = not may_rewrite_layout(schedule)
+            left_out = self._left_out(program, schedule)
             for postproc in self._postprocs:
-                if not (keep_layout and "RewriteLayout" in str(postproc)) and not postproc.apply(schedule):
+                if not any(name in str(postproc) for name in left_out) and not postproc.apply(schedule):
                     return None
         except _REFUSALS:
             return None
         return Realized(replace(program, decisions=decisions), schedule.mod)
+
+    def _left_out(self, program: Program, schedule: s_tir.Schedule) -> list[str]:
+        """Postprocessors that would undo what the program says, or find out at length what its decisions tell."""
+        left_out = [] if may_rewrite_layout(schedule) else ["RewriteLayout"]
+        limits = self.limits(program.sketch)
+        if limits is not None and limits.says_all:
+            limits.check(program.decisions)
+            left_out.append("VerifyGPUCode")
+        return left_out

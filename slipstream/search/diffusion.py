@@ -163,7 +163,7 @@ class _Candidates:
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}
-        for decisions, origin in drawn:
+        for decisions, origin in self._launchable(drawn):
             if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
                 continue
             try:
@@ -172,6 +172,14 @@ class _Candidates:
                 continue
             legal[decisions] = origin
         return list(legal.items())
+
+    def _launchable(self, drawn: Sequence[tuple[Decisions, str]]) -> Sequence[tuple[Decisions, str]]:
+        """On a GPU, what it can run: nearly everything else is refused here, all at once."""
+        limits = self._space.limits(self._example.sketch)
+        if limits is None or not drawn:
+            return drawn
+        allowed = limits.allowed([decisions for decisions, _ in drawn])
+        return [pair for pair, fits in zip(drawn, allowed, strict=True) if fits]
 
     def _new(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         tried = {m.program.decisions for m in self._own}
