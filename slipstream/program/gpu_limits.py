@@ -21,7 +21,6 @@ from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError
 from slipstream.program.sketch import Sketch
 from slipstream.target import STATIC_SHARED_BYTES, Target
 
-_FEWEST_THREADS = 32
 _MOST_VIRTUAL_THREADS = 8
 # A thread has 255 registers; besides its sums it needs some for operands and addresses.
 _MOST_SUMS = 192
@@ -35,13 +34,17 @@ Factor = tuple[int, int]
 
 @dataclass(frozen=True)
 class Usage:
-    """What one block of threads uses: numbers, or arrays with one for each of many programs."""
+    """What one block of threads uses: numbers, or arrays with one for each of many programs.
+
+    `steps` is how often it goes to memory for the next tiles.
+    """
 
     blocks: Any
     threads: Any
     virtual_threads: Any
     sums: Any
     shared_bytes: Any
+    steps: Any
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ class GpuLimits:
     threads: tuple[Factor, ...]
     virtual: tuple[Factor, ...]
     sums: tuple[Factor, ...]
+    steps: tuple[Factor, ...]
     tiles: Mapping[int, tuple[Factor, ...]]
     operands: tuple[_Operand, ...]
     copies: int
     registers: int
+    fewest_threads: int
     most_threads: int
     shared_bytes: int
 
@@ -98,7 +103,12 @@ class GpuLimits:
         extents = {loop: product(factors) for loop, factors in self.tiles.items()}
         shared = sum(operand.bytes(extents) for operand in self.operands)
         return Usage(
-            product(self.blocks), product(self.threads), product(self.virtual), product(self.sums), self.copies * shared
+            blocks=product(self.blocks),
+            threads=product(self.threads),
+            virtual_threads=product(self.virtual),
+            sums=product(self.sums),
+            shared_bytes=self.copies * shared,
+            steps=product(self.steps),
         )
 
     def check(self, decisions: Decisions) -> None:
@@ -121,7 +131,7 @@ class GpuLimits:
         if not self.threads:
             return []
         sums = usage.sums * usage.virtual_threads
-        fewest = _FEWEST_THREADS if self.tiles else 1
+        fewest = self.fewest_threads
         return [
             (usage.threads < fewest, f"{usage.threads} threads in a block are fewer than {fewest}"),
             (usage.threads > self.most_threads, f"{usage.threads} threads in a block are over {self.most_threads}"),
@@ -133,6 +143,7 @@ class GpuLimits:
                 usage.shared_bytes > self.shared_bytes,
                 f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}",
             ),
+            ((usage.steps < 2) & (self.copies > 1), "tiles cannot be fetched ahead where there is only one"),
             (sums > _MOST_SUMS, f"{sums} sums in a thread are over {_MOST_SUMS}"),
             (
                 usage.threads * (sums + _OTHER_REGISTERS) > self.registers,
@@ -153,13 +164,22 @@ def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Tar
         threads=walk.bound("threadIdx.x"),
         virtual=walk.bound("vthread.x"),
         sums=walk.innermost() if anchor is not None else (),
+        steps=walk.pipelined,
         tiles=tiles,
         operands=_operands(func, anchor, walk.cached) if anchor is not None else (),
         copies=walk.copies,
         registers=target.gpu.registers,
+        # Fewer than a warp leave lanes idle; TVM would allow it.
+        fewest_threads=min(target.gpu.warp, _elements(points, walk.bound("blockIdx.x"))) if tiles else 1,
         most_threads=target.gpu.threads,
         shared_bytes=min(target.gpu.shared_bytes, STATIC_SHARED_BYTES),
     )
+
+
+def _elements(points: Points, blocks: Sequence[Factor]) -> int:
+    """How many elements the blocks of threads share out."""
+    spatial = [points[number] for number in {number for number, _ in blocks}]
+    return math.prod(point.extent for point in spatial if isinstance(point, Tile))
 
 
 class _Walk:
@@ -170,6 +190,7 @@ class _Walk:
         self.anchor: str | None = None
         self.cached: list[int] = []
         self.copies = 1
+        self.pipelined: tuple[Factor, ...] = ()
         self._loops: list[str] = []
         self._order: list[str] = []
         self._parts: dict[str, list[str]] = {}
@@ -191,6 +212,7 @@ class _Walk:
             self.anchor = inputs[0]
         elif name == "Annotate" and attributes[0] == _PIPELINE:
             self.copies = 1 + max(inputs[1])
+            self.pipelined = self._factors[inputs[0]]
         elif name == "GetLoops" and inputs[0] == self.anchor and not self._loops:
             self._loops = outputs
         elif name == "Split":

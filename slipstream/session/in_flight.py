@@ -73,7 +73,7 @@ def run_in_flight(session: Session) -> str:
 def _candidates(session: Session, slots: _Slots) -> Iterator[Candidate | None]:
     """Programs to measure, each slot proposed when its first program can be built; None while all must wait."""
     while session.over() is None:
-        if len(slots) >= session.settings.in_flight:
+        if len(slots) >= session.settings.in_flight or session.slot_size() <= 0:
             yield None
             continue
         key = session.pick(slots.operators)

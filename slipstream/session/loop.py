@@ -177,7 +177,7 @@ class Session:
         started = self._clock()
         seed = slot_seed(self.settings.seed, key, slot)
         realized = self.search.propose(
-            Question(room.space, self._slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
+            Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
         )
         searched = self._spent("search", started)
         self._begin(slot, key, [r.program for r in realized], searched, {})
@@ -188,7 +188,7 @@ class Session:
         near = [Relative(other, likeness, self.rooms[other].known()) for other, likeness in self.kin.get(key, ())]
         return near + list(self.elders.get(key, ()))
 
-    def _slot_size(self) -> int:
+    def slot_size(self) -> int:
         """As many trials as a slot has, or as are left."""
         size = self.settings.slot_trials
         if self.budget.trials is not None:
