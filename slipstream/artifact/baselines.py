@@ -16,7 +16,7 @@ Run = Callable[[], list[Any]]
 NAMES = ("onnxruntime", "torch", "torch.compile")
 _WARM_UP = 3
 # On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
-GPU_NAMES = ("torch", "torch.compile", "torch.compile:max-autotune")
+GPU_NAMES = ("torch", "torch:tf32", "torch.compile", "torch.compile:max-autotune")
 
 
 def baseline(name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int) -> Run:
@@ -71,10 +71,10 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
 def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array]) -> Run:
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
-    In float32 throughout, as the artifact is: TensorFloat-32 keeps 10 bits of each factor.
+    In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
     """
     torch = _import_torch()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"
     torch.backends.cudnn.benchmark = True
     module = module.to("cuda")
     tensors = [torch.from_numpy(value).to("cuda") for value in feeds.values()]
