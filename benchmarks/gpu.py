@@ -132,7 +132,8 @@ def main() -> None:
 def _line(name: str, run: dict[str, Any]) -> str:
     return (
         f"{name}: {run['trials']} trials, {run['trials_per_second']:.2f}/s, sum of operators "
-        f"{1e3 * run['start_latency']:.3f} -> {1e3 * run['latency']:.3f} ms, whole model {1e3 * run['end_to_end']:.3f} ms, "
+        f"{1e3 * run['start_latency']:.3f} -> {1e3 * run['latency']:.3f} ms, "
+        f"whole model {1e3 * run['end_to_end']:.3f} ms, "
         f"{run['wall_seconds']:.0f} s"
     )
 

@@ -7,11 +7,18 @@ small kernel takes a twentieth. Kernels use nothing of them but the fixed-width 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from slipstream.cuda_libraries import include_folders, load_nvrtc
 from slipstream.errors import BuildError
+from slipstream.target import available_cores
 
 # What TVM puts before every kernel, for NVRTC and for nvcc.
 _PREAMBLE = re.compile(r"#ifdef __CUDACC_RTC__.*?\n#else\n.*?#endif\n", re.DOTALL)
@@ -30,8 +37,8 @@ def is_available() -> bool:
     return load_nvrtc() is not None
 
 
-def compile_cuda(code: str, architecture: str, *, parallel: bool = False) -> bytes:
-    """Machine code (cubin) for an architecture such as `sm_90`; `parallel`, on all cores, for many kernels at once."""
+def compile_cuda(code: str, architecture: str) -> bytes:
+    """Machine code (cubin) for an architecture such as `sm_90`."""
     nvrtc = load_nvrtc()
     if nvrtc is None:
         raise BuildError(
@@ -40,8 +47,6 @@ def compile_cuda(code: str, architecture: str, *, parallel: bool = False) -> byt
         )
     source = trim(code)
     options = [f"--gpu-architecture={architecture}", "--device-int128", "-default-device"]
-    if parallel:
-        options.append("--split-compile=0")
     if "#include" in source:
         options += [f"-I{folder}" for folder in include_folders()]
     program = ctypes.c_void_p()
@@ -74,13 +79,35 @@ def version() -> str | None:
     return f"{major.value}.{minor.value}"
 
 
-def use_for_tvm(*, parallel: bool) -> None:
-    """Let TVM compile CUDA code this way from now on. The architecture is that of the target in scope."""
+def compile_many(codes: Sequence[str], architecture: str) -> list[bytes]:
+    """As `compile_cuda`, on all cores: each in a process of its own, since NVRTC's threads wait for each other."""
+    if len(codes) < 2:
+        return [compile_cuda(code, architecture) for code in codes]
+    with ThreadPoolExecutor(available_cores()) as threads:
+        return list(threads.map(lambda code: _compile_in_child(code, architecture), codes))
+
+
+def _compile_in_child(code: str, architecture: str) -> bytes:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "slipstream.nvrtc", architecture]
+    done = subprocess.run(command, input=code.encode(), capture_output=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise BuildError(said[-1].removeprefix("slipstream.errors.BuildError: "))
+    return done.stdout
+
+
+def use_for_tvm(compiled: Mapping[str, bytes] | None = None) -> None:
+    """Let TVM compile CUDA code this way from now on, or take it from what is `compiled` already.
+
+    The architecture is that of the target in scope.
+    """
     import tvm_ffi
     from tvm.target import Target
 
     def compile_for_current_target(code: str) -> bytes:
-        return compile_cuda(str(code), str(Target.current().attrs["arch"]), parallel=parallel)
+        known = (compiled or {}).get(str(code))
+        return known or compile_cuda(str(code), str(Target.current().attrs["arch"]))
 
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_for_current_target, override=True)
 
@@ -102,3 +129,7 @@ def _check(nvrtc: Any, status: int) -> None:
     if status:
         nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
         raise BuildError(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(status).decode()}")
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(compile_cuda(sys.stdin.read(), sys.argv[1]))

@@ -17,6 +17,7 @@ from slipstream.errors import BuildError, TargetError
 from slipstream.graph import tir_pipeline
 from slipstream.graph.default_schedule import schedule_default
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.kernels import kernels_apart
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.target import Target
 
@@ -60,13 +61,13 @@ def _context(target: Target) -> Iterator[None]:
     if target.gpu is None:
         yield
         return
-    prepare_for_cuda(parallel=True)
-    with target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+    prepare_for_cuda()
+    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
         yield
 
 
-def prepare_for_cuda(*, parallel: bool) -> None:
-    """Make TVM able to generate CUDA code in this process, on all cores if `parallel`."""
+def prepare_for_cuda() -> None:
+    """Make TVM able to generate CUDA code in this process."""
     from slipstream import nvrtc
     from slipstream.cuda_libraries import load_runtime
 
@@ -75,7 +76,7 @@ def prepare_for_cuda(*, parallel: bool) -> None:
             "the CUDA runtime is not found, without which TVM cannot build for a GPU: "
             "pip install 'slipstream[cuda]' on a machine with NVIDIA's driver"
         )
-    nvrtc.use_for_tvm(parallel=parallel)
+    nvrtc.use_for_tvm()
 
 
 def _lowering(target: Target) -> Any:

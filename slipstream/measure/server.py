@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -162,6 +163,8 @@ def main() -> None:
     that goes when the server does."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # NVRTC may leave an idle thread behind. It holds nothing that a builder needs, and is not there in one.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     from slipstream.cli.tvm_import import import_tvm_without_torch
 
     began = time.monotonic()

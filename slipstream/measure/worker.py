@@ -50,7 +50,7 @@ Answer = dict[str, Any]
 def warm_up(target: Target) -> None:
     """Make LLVM, NVRTC and TVM's passes initialise themselves before the first fork. Nothing is run."""
     if target.gpu is not None:
-        prepare_for_cuda(parallel=False)
+        prepare_for_cuda()
         kernel = tvm.IRModule({"main": schedule_default(_matmul(64), target)})
         with target.tvm:
             codegen_build(lower(kernel, target).device, target.tvm)
