@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slipstream.measure.gpu_runner import GpuRunner
-from slipstream.measure.local import LocalMeasurer, Settled, digest
+from slipstream.measure.local import LocalMeasurer, Settled, different, digest
 from slipstream.measure.processes import ServerLostError, Speaker
 from slipstream.measure.references import References
 from slipstream.measure.runner import TICK_SECONDS
@@ -157,7 +157,7 @@ class GpuMeasurer(LocalMeasurer):
         runs = [(trial, self._runner.run(trial, None, keep=True)) for trial in built]
         remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
         try:
-            return self._compare(remaining, len(finalists), settling, rng)
+            return self._compare(remaining, different(trials), settling, rng)
         finally:
             for trial, _ in remaining:
                 self._runner.sample(trial, 1, 0)

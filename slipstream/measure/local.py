@@ -143,7 +143,7 @@ class LocalMeasurer:
         with self._runner.quiet([]):
             runs = [(trial, self._run(trial)) for trial in built]
             remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
-            return self._compare(remaining, len(finalists), settling, rng)
+            return self._compare(remaining, different(trials), settling, rng)
 
     def _compare(
         self, remaining: list[tuple[Trial, Measurement]], finalists: int, settling: Settling, rng: np.random.Generator
@@ -323,6 +323,11 @@ class LocalMeasurer:
 def digest(program: Candidate) -> str:
     """What equal programs have in common."""
     return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
+
+
+def different(trials: list[Trial]) -> int:
+    """How many there are without those whose code turned out to be another's."""
+    return sum(trial.stage != "twin" for trial in trials)
 
 
 def _without_module(measurement: Measurement) -> Measurement:
