@@ -6,9 +6,11 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import slipstream
 from slipstream.cuda_device import find_device
 from slipstream.errors import TargetError
 from slipstream.target import available_cores, host_features, resolve_target
@@ -84,3 +86,10 @@ def test_without_a_gpu() -> None:
     assert resolve_target("auto").gpu is None
     with pytest.raises(TargetError, match="no NVIDIA GPU answers"):
         resolve_target("cuda")
+
+
+@pytest.mark.skipif(find_device() is not None, reason="this machine has a GPU")
+def test_tuning_for_a_gpu_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no NVIDIA GPU answers"):
+        slipstream.tune("zoo:tiny_cnn", tmp_path / "out", target="cuda:sm_90", trials=1)
+    assert not (tmp_path / "out").exists()

@@ -16,8 +16,7 @@ def make_measurer(
     target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
 ) -> Measurer:
     """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
-    if target.gpu is not None:
-        _check_gpu(rpc)
+    check_gpu(target, rpc)
     where = check_rpc(rpc, rpc_key)
     if where is None or rpc_key is None:
         from slipstream.measure import GpuMeasurer, LocalMeasurer
@@ -28,10 +27,12 @@ def make_measurer(
     return RpcMeasurer(*where, rpc_key, target, references=references)
 
 
-def _check_gpu(rpc: str | None) -> None:
+def check_gpu(target: Target, rpc: str | None) -> None:
     """Programs for a GPU can be measured on this machine's, and nowhere else."""
     from slipstream.cuda_device import this_device
 
+    if target.gpu is None:
+        return
     if rpc is not None:
         raise TargetError("programs for a GPU cannot be measured over RPC: leave --rpc out, or use --target cpu")
     this_device()

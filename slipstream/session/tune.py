@@ -15,7 +15,7 @@ from typing import Any
 
 from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model, load_model
-from slipstream.measure.choose import check_rpc
+from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.measure.choose import make_measurer as make_measurer_for
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
@@ -92,6 +92,8 @@ def tune(
     resolved = resolve_target(target, threads)
     if resolved.gpu is not None:
         chosen = choose(gpu=True)
+    if make_measurer is None:
+        check_gpu(resolved, rpc)
     watcher = _broadcast(callbacks)
     loaded = (
         model
