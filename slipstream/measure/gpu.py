@@ -6,21 +6,26 @@ nothing waits for anything, and whoever supplies the programs can think about th
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slipstream.measure.gpu_runner import GpuRunner
-from slipstream.measure.local import LocalMeasurer, Settled, different, digest
+from slipstream.measure.local import LocalMeasurer, Settled, different, digest, without_module
 from slipstream.measure.processes import ServerLostError, Speaker
 from slipstream.measure.references import References
 from slipstream.measure.runner import TICK_SECONDS
 from slipstream.measure.settle import Settling
+from slipstream.measure.summary import all_failed
 from slipstream.measure.trial import Trial
 from slipstream.measure.types import Candidate, Measurement
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,6 +55,16 @@ class GpuMeasurer(LocalMeasurer):
     def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
         """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
         flow = _Flow(iter(programs))
+        failed: list[Measurement] | None = []
+        with closing(self._flow(flow)) as results:
+            for measurement in results:
+                if failed is not None:
+                    failed = [*failed, without_module(measurement)] if measurement.failure is not None else None
+                yield measurement
+        if failed and (warning := all_failed(failed)):
+            logger.warning("%s", warning)
+
+    def _flow(self, flow: _Flow) -> Generator[Measurement, None, None]:
         try:
             while True:
                 try:

@@ -14,6 +14,7 @@ from typing import Any
 from slipstream.measure.channel import ChannelClosedError
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.gpu_process import GpuProcess
+from slipstream.measure.processes import ServerLostError
 from slipstream.measure.references import References
 from slipstream.measure.runner import Runner
 from slipstream.measure.trial import Trial, failure_of_end
@@ -44,6 +45,10 @@ class GpuRunner(Runner):
             if process is not None:
                 process.close()
         self._device = self._spare = None
+
+    def restart(self) -> None:
+        super().restart()
+        self.replace_device()  # what it may be running belongs to nobody any more
 
     def generate(self, trial: Trial) -> None:
         trial.library = str(self._scratch / f"{trial.worker.name if trial.worker else 0}.so")
@@ -133,8 +138,9 @@ class GpuRunner(Runner):
 
     def drain(self, trial: Trial) -> None:
         """Let the device finish a program whose result nobody waits for any more."""
-        self._wait(trial)
-        self._answer(trial)
+        with suppress(ServerLostError):
+            self._wait(trial)
+            self._answer(trial)
 
     def overdue(self, trial: Trial) -> bool:
         return time.monotonic() > trial.deadline

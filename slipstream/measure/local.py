@@ -89,7 +89,7 @@ class LocalMeasurer:
                 built: list[Trial] = []
                 try:
                     for measurement in self._turn(source, waiting, building, built, batch):
-                        results.append(_without_module(measurement))
+                        results.append(without_module(measurement))
                         yield measurement
                     if not built and not waiting:
                         break
@@ -277,7 +277,7 @@ class LocalMeasurer:
         """Remember a result, and give it to everybody who waits for it."""
         for key in (digest(trial.program), trial.fingerprint):
             if key and self._known.get(key) in (None, trial):
-                self._known[key] = _without_module(measurement)
+                self._known[key] = without_module(measurement)
         operator = trial.program.operator
         best = self.best.get(operator)
         if measurement.failure is None and (best is None or measurement.median < best.median):
@@ -285,7 +285,7 @@ class LocalMeasurer:
         trial.stage = "done"
         yield measurement
         for twin in trial.twins:
-            self._known[digest(twin)] = _without_module(measurement)
+            self._known[digest(twin)] = without_module(measurement)
             yield replace(measurement, program=twin, duplicate=True)
 
     def _discard(self, turn: list[Trial]) -> None:
@@ -330,6 +330,6 @@ def different(trials: list[Trial]) -> int:
     return sum(trial.stage != "twin" for trial in trials)
 
 
-def _without_module(measurement: Measurement) -> Measurement:
+def without_module(measurement: Measurement) -> Measurement:
     """What is remembered of thousands of programs must not hold their text."""
     return replace(measurement, program=replace(measurement.program, module=""))
