@@ -6,6 +6,7 @@ installation which crashes can still be examined.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -67,6 +68,10 @@ class Machine:
     features: list[str]
     peak_flops: float | None
     bandwidth: float | None
+    nvrtc: str | None = None
+    gpu_target: str | None = None
+    gpu_flops: float | None = None
+    gpu_bandwidth: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,27 @@ def examine(measure: bool = True) -> Report:
         features=probe.found.get("features", []),
         peak_flops=probe.found.get("peak_flops"),
         bandwidth=probe.found.get("bandwidth"),
+        nvrtc=probe.found.get("nvrtc"),
+        gpu_target=probe.found.get("gpu_target"),
+        gpu_flops=probe.found.get("gpu_flops"),
+        gpu_bandwidth=probe.found.get("gpu_bandwidth"),
     )
+    problems += _check_gpu(machine)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     return Report(_versions(), machine, environment, list(_notes(machine)), problems)
+
+
+def _check_gpu(machine: Machine) -> Iterator[Problem]:
+    """A GPU that cannot be used; without one there is nothing to mend."""
+    if not machine.gpus or machine.target is None:
+        return
+    remedy = "pip install 'slipstream[cuda]', or set CUDA_HOME to a CUDA toolkit of version 13"
+    if machine.gpu_target is None:
+        yield Problem(
+            "there is a GPU, and TVM cannot use it: the CUDA runtime or the driver's library is missing", remedy
+        )
+    elif machine.nvrtc is None:
+        yield Problem("there is a GPU and nothing to compile for it: NVRTC is not found", remedy)
 
 
 def _versions() -> dict[str, str | None]:
@@ -254,6 +277,24 @@ def _run_probe(measure: bool) -> None:
     if measure:
         _report(peak_flops=hardware.measure_peak_flops(target))
         _report(bandwidth=hardware.measure_bandwidth(target))
+    _probe_gpu(measure)
+
+
+def _probe_gpu(measure: bool) -> None:
+    from slipstream import cuda_speed, nvrtc
+    from slipstream.cuda_device import find_device
+    from slipstream.cuda_libraries import load_runtime
+
+    _report(nvrtc=nvrtc.version())
+    device = find_device()
+    if device is None or not load_runtime():
+        return
+    processors = f"{device.multiprocessors} multiprocessors, {device.shared_bytes >> 10} KiB shared memory a block"
+    _report(gpu_target=f"{device.name} ({device.architecture}), {processors}")
+    if measure and nvrtc.is_available():
+        with contextlib.suppress(cuda_speed.GpuSpeedError):
+            speed = cuda_speed.measure_in_child()
+            _report(gpu_flops=speed.flops, gpu_bandwidth=speed.bandwidth)
 
 
 def _report(**finding: Any) -> None:

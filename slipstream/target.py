@@ -1,16 +1,18 @@
-"""What a model is compiled for: this CPU, or a named older one of the same architecture."""
+"""What a model is compiled for: this CPU, a named older one of the same architecture, or an NVIDIA GPU."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from slipstream.cuda_device import CudaDevice, find_device, from_target_json, parse_device
 from slipstream.errors import TargetError
 
 # LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
@@ -20,19 +22,30 @@ _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU to generate code for. `features` are the vector extensions that code may use."""
+    """A CPU to generate code for. `features` are the vector extensions that code may use.
+
+    With a `gpu` the operators run there, and the CPU is its host: it folds constants and launches kernels.
+    """
 
     architecture: str
     cpu: str
     features: tuple[str, ...]
     disabled: tuple[str, ...]
     threads: int
+    gpu: CudaDevice | None = None
+
+    @property
+    def host(self) -> Target:
+        """The CPU alone."""
+        return self if self.gpu is None else replace(self, gpu=None)
 
     @cached_property
     def tvm(self) -> Any:
         """The same as a TVM target."""
         import tvm
 
+        if self.gpu is not None:
+            return tvm.target.Target(_cuda_config(self.gpu), host=self.host.tvm)
         config: dict[str, Any] = {
             "kind": "llvm",
             "mtriple": f"{self.architecture}-linux-gnu",
@@ -56,19 +69,61 @@ class Target:
         return 16 if self.architecture == "x86_64" and "avx512f" not in self.features else 32
 
     def __str__(self) -> str:
+        if self.gpu is not None:
+            return f"{self.gpu.name} ({self.gpu.architecture})"
         return f"{self.cpu} ({self.architecture}), {self.threads} threads"
 
 
 def resolve_target(spec: str = "cpu", threads: int | None = None) -> Target:
-    """`cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine."""
-    kind, _, name = spec.partition(":")
-    if kind != "cpu":
-        raise TargetError(f"unknown target {spec!r}: use 'cpu' for this machine or 'cpu:NAME' for another CPU")
+    """What `--target` says.
+
+    `cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine. `cuda` is this
+    machine's GPU, `cuda:sm_90` any of that architecture, `auto` the GPU if there is one and else the CPU. Text in
+    braces is a TVM target of kind cuda as JSON.
+    """
     if threads is None:
         threads = available_cores()
     elif threads < 1:
         raise TargetError(f"a target needs at least one thread, not {threads}")
+    kind, _, name = spec.partition(":")
+    if spec.lstrip().startswith("{"):
+        return replace(_cpu_target("", threads), gpu=_read_json(spec))
+    if kind == "cuda":
+        return replace(_cpu_target("", threads), gpu=parse_device(name))
+    if spec == "auto":
+        return replace(_cpu_target("", threads), gpu=find_device())
+    if kind != "cpu":
+        raise TargetError(
+            f"unknown target {spec!r}: use 'cpu' for this machine, 'cpu:NAME' for another CPU, "
+            "'cuda' for this machine's GPU or 'auto'"
+        )
     return _cpu_target(name, threads)
+
+
+def _read_json(spec: str) -> CudaDevice:
+    try:
+        config = json.loads(spec)
+    except ValueError as error:
+        raise TargetError(f"the target {spec!r} is no JSON ({error})") from error
+    if config.get("kind") != "cuda":
+        raise TargetError(f"a target given as JSON has to be of kind 'cuda', not {config.get('kind')!r}")
+    return from_target_json(config)
+
+
+# TVM's CUDA programs declare their shared memory statically, of which CUDA allows this much on every device.
+STATIC_SHARED_BYTES = 48 * 1024
+
+
+def _cuda_config(gpu: CudaDevice) -> dict[str, Any]:
+    return {
+        "kind": "cuda",
+        "arch": gpu.architecture,
+        "max_threads_per_block": gpu.threads,
+        "max_num_threads": gpu.threads,
+        "max_shared_memory_per_block": min(gpu.shared_bytes, STATIC_SHARED_BYTES),
+        "registers_per_block": gpu.registers,
+        "thread_warp_size": gpu.warp,
+    }
 
 
 @cache

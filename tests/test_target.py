@@ -6,9 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import slipstream
+from slipstream.cuda_device import find_device
 from slipstream.errors import TargetError
 from slipstream.target import available_cores, host_features, resolve_target
 
@@ -52,3 +55,41 @@ def test_compiled_code_uses_the_cores_asked_for_and_binds_nobody() -> None:
     for count in {1, available_cores()}:
         done = subprocess.run([sys.executable, "-c", script, str(count)], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [str(count), "True"]
+
+
+def test_a_gpu_can_be_named_without_having_one() -> None:
+    target = resolve_target("cuda:sm_90", threads=2)
+    assert target.gpu is not None
+    assert target.gpu.shared_bytes == 227 * 1024
+    assert str(target.tvm.attrs["arch"]) == "sm_90"
+    assert target.host.gpu is None
+    assert target.tvm.host.kind.name == "llvm"
+    with pytest.raises(TargetError, match="unknown GPU architecture 'sm_1'"):
+        resolve_target("cuda:sm_1")
+
+
+def test_a_gpu_as_json() -> None:
+    target = resolve_target('{"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 512}')
+    assert target.gpu is not None
+    assert (target.gpu.architecture, target.gpu.threads) == ("sm_80", 512)
+    for text, said in (
+        ("{", "no JSON"),
+        ('{"kind": "rocm"}', "of kind 'cuda'"),
+        ('{"kind": "cuda", "arch": "sm_90", "registers_per_block": "many"}', "whole numbers"),
+    ):
+        with pytest.raises(TargetError, match=said):
+            resolve_target(text)
+
+
+@pytest.mark.skipif(find_device() is not None, reason="this machine has a GPU")
+def test_without_a_gpu() -> None:
+    assert resolve_target("auto").gpu is None
+    with pytest.raises(TargetError, match="no NVIDIA GPU answers"):
+        resolve_target("cuda")
+
+
+@pytest.mark.skipif(find_device() is not None, reason="this machine has a GPU")
+def test_tuning_for_a_gpu_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no NVIDIA GPU answers"):
+        slipstream.tune("zoo:tiny_cnn", tmp_path / "out", target="cuda:sm_90", trials=1)
+    assert not (tmp_path / "out").exists()

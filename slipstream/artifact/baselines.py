@@ -10,15 +10,21 @@ from slipstream.artifact.manifest import Manifest
 from slipstream.errors import ArtifactError, InputError
 from slipstream.frontends.inputs import Array
 
-Run = Callable[[], list[Array]]
+Run = Callable[[], list[Any]]
+"""Runs a model once and waits for it. The outputs are arrays, or torch tensors where that would cost a copy."""
 
 NAMES = ("onnxruntime", "torch", "torch.compile")
+_WARM_UP = 3
+# On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
+GPU_NAMES = ("torch", "torch:tf32", "torch.compile", "torch.compile:max-autotune")
 
 
 def baseline(name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int) -> Run:
     """A function that runs the artifact's own model once on `feeds` in the runtime called `name`."""
-    if name not in NAMES:
-        raise InputError(f"unknown baseline {name!r}: choose from {', '.join(NAMES)}")
+    names = GPU_NAMES if manifest.gpu else NAMES
+    if name not in names:
+        where = " on a GPU" if manifest.gpu else ""
+        raise InputError(f"unknown baseline {name!r}{where}: choose from {', '.join(names)}")
     source = model or manifest.source
     if source == "memory":
         raise ArtifactError("this artifact was compiled from a model in memory: give its file with --model")
@@ -45,7 +51,8 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
     _import_torch()
     from slipstream.frontends.onnx_as_torch import as_torch
 
-    return _run_torch(name, as_torch(onnx.load(str(reference.clean_path))), feeds, threads)
+    module = as_torch(onnx.load(str(reference.clean_path)))
+    return _run_on_gpu(name, module, feeds) if manifest.gpu else _run_torch(name, module, feeds, threads)
 
 
 def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
@@ -57,7 +64,42 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
     _must_exist(str(path))
     program = torch.export.load(str(path))
     _must_match(fingerprint(program), manifest, str(path))
-    return _run_torch(name, program.module(), feeds, threads)
+    module = program.module()
+    return _run_on_gpu(name, module, feeds) if manifest.gpu else _run_torch(name, module, feeds, threads)
+
+
+def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array]) -> Run:
+    """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
+
+    In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
+    """
+    torch = _import_torch()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"
+    torch.backends.cudnn.benchmark = True
+    module = module.to("cuda")
+    tensors = [torch.from_numpy(value).to("cuda") for value in feeds.values()]
+    if name.startswith("torch.compile"):
+        mode = "max-autotune-no-cudagraphs" if name.endswith("max-autotune") else "default"
+        module = torch.compile(module, fullgraph=True, mode=mode)
+    side = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode():
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP):
+                module(*tensors)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            outputs = torch.utils._pytree.tree_leaves(module(*tensors))
+
+    # The graph has their addresses and nothing that keeps them.
+    kept = (module, tensors, outputs)
+
+    def run() -> list[Any]:
+        graph.replay()
+        torch.cuda.synchronize()
+        return list(kept[2])
+
+    return run
 
 
 def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:

@@ -52,6 +52,7 @@ class BenchResult:
     threads: int
     timings: tuple[Timing, ...]
     ratios: tuple[Ratio, ...]
+    device: str = ""  # the GPU; nothing for a CPU
 
 
 def bench(
@@ -70,7 +71,9 @@ def bench(
     threads = min(threads or available_cores(), available_cores())
     compiled = load(directory, threads=threads)
     feeds = random_inputs(compiled.inputs, np.random.default_rng(seed))
-    contenders: dict[str, Callable[[], Any]] = {OURS: lambda: compiled(feeds)}
+    # On a GPU nobody's inputs are copied: what is compared are the kernels.
+    ours = compiled.on_device(feeds) if compiled.manifest.gpu else lambda: compiled(feeds)
+    contenders: dict[str, Callable[[], Any]] = {OURS: ours}
     for name in dict.fromkeys(against):
         run = baseline(name, compiled.manifest, model, feeds, threads)
         _must_agree(name, run, list(compiled(feeds)))
@@ -78,7 +81,8 @@ def bench(
     blocks = interleave(contenders, seconds, np.random.default_rng(seed), progress)
     timings = tuple(_timing(name, samples) for name, samples in blocks.items())
     ratios = tuple(_ratio(name, blocks[OURS], blocks[name]) for name in blocks if name != OURS)
-    return BenchResult(compiled.manifest.model, threads, timings, ratios)
+    device = compiled.manifest.cpu if compiled.manifest.gpu else ""
+    return BenchResult(compiled.manifest.model, threads, timings, ratios, device)
 
 
 def interleave(
@@ -130,7 +134,8 @@ def _ratio(name: str, ours: list[list[float]], theirs: list[list[float]]) -> Rat
 
 def _must_agree(name: str, run: Run, ours: list[Any]) -> None:
     """A race between programs that compute different things says nothing."""
-    for mine, other in zip(ours, run(), strict=True):
+    for mine, theirs in zip(ours, run(), strict=True):
+        other = theirs if isinstance(theirs, np.ndarray) else theirs.cpu().numpy()
         scale = np.abs(other.astype(np.float64)).max(initial=0.0) or 1.0
         if not np.allclose(mine, other, rtol=1e-2, atol=1e-2 * scale, equal_nan=True):
             raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")

@@ -129,7 +129,8 @@ def write_artifact(
         del built
         # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
         stage("verify")
-        run = open_executor(staging, library, weights, model.inputs, model.outputs, threads)
+        gpu = target.gpu.architecture if target.gpu is not None else ""
+        run = open_executor(staging, library, weights, model.inputs, model.outputs, threads, gpu)
         verification = verify(model, run, feeds)
         manifest = Manifest(
             model=model.name,
@@ -139,7 +140,7 @@ def write_artifact(
             inputs=model.inputs,
             outputs=model.outputs,
             architecture=target.architecture,
-            cpu=target.cpu,
+            cpu=str(target) if target.gpu is not None else target.cpu,
             features=target.features,
             threads=target.threads,
             versions=_versions(),
@@ -148,6 +149,7 @@ def write_artifact(
             weights=weights,
             checksums={name: checksum(staging / name) for name in (library, WEIGHTS)},
             tuned=tuned or {},
+            gpu=gpu,
         )
         manifest.write(staging)
     return manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
 from slipstream.artifact.runtime import Executor, Outputs
 from slipstream.artifact.weights import map_weights
+from slipstream.cuda_device import find_device
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.native_output import quiet_native_code
@@ -37,6 +38,10 @@ class CompiledModel:
         """Run the model; see `Executor.__call__` for what it takes."""
         return self._executor(*args, **kwargs)
 
+    def on_device(self, *args: Any, **kwargs: Any) -> Callable[[], Outputs]:
+        """A call of the model on these inputs with nothing to copy; see `Executor.on_device`."""
+        return self._executor.on_device(*args, **kwargs)
+
     def __repr__(self) -> str:
         return f"CompiledModel({self.manifest.model!r}, inputs=[{', '.join(map(str, self.inputs))}])"
 
@@ -47,7 +52,9 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
     manifest = Manifest.read(directory)
     _check_machine(directory, manifest)
     _check_files(directory, manifest)
-    executor = open_executor(directory, manifest.library, manifest.weights, manifest.inputs, manifest.outputs, threads)
+    executor = open_executor(
+        directory, manifest.library, manifest.weights, manifest.inputs, manifest.outputs, threads, manifest.gpu
+    )
     return CompiledModel(directory, manifest, executor)
 
 
@@ -58,17 +65,20 @@ def open_executor(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     threads: int | None,
+    gpu: str = "",
 ) -> Executor:
     """The code and the weights in `directory`, ready to be called."""
     import tvm
 
+    if gpu:
+        _check_gpu(directory, gpu)
     try:
         with quiet_native_code():
             executable = tvm.runtime.load_module(str(directory / library))
         mapped = map_weights(directory / WEIGHTS, weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
-    return Executor(executable, mapped, inputs, outputs, threads)
+    return Executor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:
@@ -82,6 +92,24 @@ def _check_machine(directory: Path, manifest: Manifest) -> None:
         raise ArtifactError(
             f"{directory} was compiled for {manifest.cpu}, this CPU lacks {', '.join(missing)}: "
             "compile the model here, or with --target cpu:NAME for an older CPU"
+        )
+
+
+def _check_gpu(directory: Path, architecture: str) -> None:
+    """Machine code runs on its own architecture and on later minor versions of it."""
+    from slipstream.cuda_libraries import load_runtime
+
+    device = find_device()
+    if device is None or not load_runtime():
+        missing = "no NVIDIA GPU answers here" if device is None else "the CUDA runtime is not found"
+        raise ArtifactError(
+            f"{directory} was compiled for a GPU ({architecture}) and {missing}: run it on a machine with such a GPU, "
+            "NVIDIA's driver and pip install 'slipstream[cuda]', or compile the model with --target cpu"
+        )
+    if device.architecture[:-1] != architecture[:-1] or device.architecture[-1] < architecture[-1]:
+        raise ArtifactError(
+            f"{directory} was compiled for {architecture}, this machine's {device.name} is {device.architecture}: "
+            "compile the model here"
         )
 
 

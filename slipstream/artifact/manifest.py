@@ -64,6 +64,7 @@ class Manifest:
     weights: tuple[WeightSpec, ...]
     checksums: dict[str, str] = field(default_factory=dict)
     tuned: dict[str, Any] = field(default_factory=dict)
+    gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.threads import use_threads
+
+_CPU = (1, 0)  # DLPack's name of it
 
 
 class Outputs(tuple[Any, ...]):
@@ -44,15 +46,20 @@ class Executor:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         threads: int | None = None,
+        device: Any = None,
     ) -> None:
         import tvm
 
         self.inputs, self.outputs, self.threads = inputs, outputs, threads
         self._lock = threading.Lock()
         use_threads(threads)
-        self._weights = tvm.runtime.convert([tvm.runtime.from_dlpack(weight) for weight in weights])
+        self._device = device or tvm.cpu()
+        self._on_gpu = self._device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
+        shared = [tvm.runtime.from_dlpack(weight) for weight in weights]
+        self._weights = tvm.runtime.convert([w.copyto(self._device) for w in shared] if self._on_gpu else shared)
         self._mapped = list(weights)
-        self._main = tvm.relax.VirtualMachine(executable, tvm.cpu())["main"]
+        self._main = tvm.relax.VirtualMachine(executable, self._device)["main"]
+        self._from_dlpack = tvm.runtime.from_dlpack
         self._tensor = tvm.runtime.tensor
         self._tensor_type = tvm.runtime.Tensor
 
@@ -62,14 +69,32 @@ class Executor:
         NumPy arrays in, NumPy arrays out; other tensors in, tensors that speak DLPack out.
         """
         values = self._bind(args, kwargs)
-        tensors = [self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)]
-        with self._lock:
-            use_threads(self.threads)
-            returned = self._main(*tensors, self._weights)
-        results = [returned] if isinstance(returned, self._tensor_type) else list(returned)
+        results = self._run([self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)])
         if all(isinstance(value, np.ndarray) for value in values):
             results = [result.numpy() for result in results]
         return Outputs(results, [spec.name for spec in self.outputs])
+
+    def on_device(self, *args: Any, **kwargs: Any) -> Callable[[], Outputs]:
+        """A call on these inputs, copied to the device once: it runs the model there and waits for it to finish.
+
+        The outputs stay on the device, as tensors that speak DLPack.
+        """
+        values = self._bind(args, kwargs)
+        tensors = [self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)]
+        names = [spec.name for spec in self.outputs]
+
+        def run() -> Outputs:
+            results = self._run(tensors)
+            self._device.sync()
+            return Outputs(results, names)
+
+        return run
+
+    def _run(self, tensors: list[Any]) -> list[Any]:
+        with self._lock:
+            use_threads(self.threads)
+            returned = self._main(*tensors, self._weights)
+        return [returned] if isinstance(returned, self._tensor_type) else list(returned)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
@@ -92,10 +117,12 @@ class Executor:
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         _check(spec, value)
+        if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != _CPU:
+            return self._from_dlpack(value)
         array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
         _check_indices(spec, array)
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
-        return self._tensor(np.asarray(array, order="C"))
+        return self._tensor(np.asarray(array, order="C"), self._device)
 
 
 def _check(spec: TensorSpec, value: Any) -> None:

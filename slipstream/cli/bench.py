@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--against", default="", metavar="NAMES", help="onnxruntime, torch, torch.compile; separated by commas.")
+@click.option(
+    "--against",
+    default="",
+    metavar="NAMES",
+    help="onnxruntime, torch, torch.compile; on a GPU also torch:tf32, torch.compile:max-autotune.",
+)
 @click.option("--model", help="The model file, if it is no longer where it was compiled from.")
 @threads_option
 @click.option("--seconds", default=10.0, show_default=True, help="How long to measure, all contenders together.")
@@ -61,4 +66,4 @@ def _print(result: BenchResult) -> None:
             )
         )
     columns = ("runtime", "median ms", "95 % interval", "runs", "slipstream is", "95 % interval")
-    print_table(columns, rows, title=f"{result.model}, {result.threads} threads", numeric=5)
+    print_table(columns, rows, title=f"{result.model}, {result.device or f'{result.threads} threads'}", numeric=5)

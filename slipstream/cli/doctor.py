@@ -72,6 +72,14 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("GPU", f"{gpu.name}, {memory}driver {gpu.driver}"))
     if not machine.gpus:
         rows.append(("GPU", "none seen"))
+    if machine.gpu_target is not None:
+        rows.append(("GPU target", machine.gpu_target))
+    if machine.gpus and machine.nvrtc is not None:
+        rows.append(("NVRTC", machine.nvrtc))
+    if machine.gpu_flops is not None:
+        rows.append(("GPU peak", f"{machine.gpu_flops / 1e12:.1f} TFLOP/s in float32, without tensor cores"))
+    if machine.gpu_bandwidth is not None:
+        rows.append(("GPU memory", f"{machine.gpu_bandwidth / 1e9:.0f} GB/s copied, read and written"))
     if machine.peak_flops is not None:
         rows.append(("peak", f"{machine.peak_flops / 1e9:.0f} GFLOP/s in float32 on {machine.cores} cores"))
     if machine.bandwidth is not None:

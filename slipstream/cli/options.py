@@ -40,7 +40,11 @@ constant_option = click.option(
     "--constant", "constants", multiple=True, metavar="NAME=VALUE", help="Turn an input into a constant (repeatable)."
 )
 target_option = click.option(
-    "--target", default="cpu", show_default=True, metavar="cpu|cpu:NAME", help="This machine, or an older CPU by name."
+    "--target",
+    default="cpu",
+    show_default=True,
+    metavar="cpu|cpu:NAME|cuda|cuda:sm_90|auto",
+    help="This machine's CPU, an older one by name, this machine's GPU, a GPU by architecture; auto: the GPU if any.",
 )
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to run on [default: all cores].")
 

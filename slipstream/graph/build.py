@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,11 @@ from tvm import relax, tirx
 from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.errors import BuildError
+from slipstream.errors import BuildError, TargetError
 from slipstream.graph import tir_pipeline
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
+from slipstream.graph.kernels import kernels_apart
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.target import Target
 
@@ -44,13 +46,40 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
     """Compile a module whose operators are scheduled."""
     mod, weights = _separate_weights(mod)
     try:
-        executable = tvm.compile(mod, target=target.tvm, relax_pipeline=_lowering(), tir_pipeline=tir_pipeline.NAME)
+        with _context(target):
+            executable = tvm.compile(
+                mod, target=target.tvm, relax_pipeline=_lowering(target), tir_pipeline=tir_pipeline.NAME
+            )
     except (tvm.error.InternalError, ValueError, RuntimeError) as error:
         raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
     return BuiltModel(executable, weights)
 
 
-def _lowering() -> Any:
+@contextmanager
+def _context(target: Target) -> Iterator[None]:
+    """What TVM's compiler has to be told beside the module."""
+    if target.gpu is None:
+        yield
+        return
+    prepare_for_cuda()
+    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+        yield
+
+
+def prepare_for_cuda() -> None:
+    """Make TVM able to generate CUDA code in this process."""
+    from slipstream import nvrtc
+    from slipstream.cuda_libraries import load_runtime
+
+    if not load_runtime():
+        raise TargetError(
+            "the CUDA runtime is not found, without which TVM cannot build for a GPU: "
+            "pip install 'slipstream[cuda]' on a machine with NVIDIA's driver"
+        )
+    nvrtc.use_for_tvm()
+
+
+def _lowering(target: Target) -> Any:
     """From scheduled operators to the virtual machine's code; no pass that would fuse or schedule again."""
     return tvm.transform.Sequential(
         [
@@ -62,6 +91,8 @@ def _lowering() -> Any:
             transform.RemovePurityChecking(),
             transform.CallTIRRewrite(),
             transform.StaticPlanBlockMemory(),
+            # What neither reads an input nor writes an output is launched as one graph.
+            *([transform.RewriteCUDAGraph()] if target.gpu is not None else []),
             transform.LowerAllocTensor(),
             transform.KillAfterLastUse(),
             transform.LowerRuntimeBuiltin(),

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from slipstream.graph.gpu_schedule import schedule_on_gpu
 from slipstream.graph.register_tile import choose_tile, useful_padding
 from slipstream.graph.schedule_blocks import (
     DATA_PARALLEL,
@@ -39,6 +40,8 @@ KEEP_LAYOUT = "slipstream.keep_layout"
 
 def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A scheduled form of `func` that computes the same; `func` itself if nothing could be done to it."""
+    if target.gpu is not None:
+        return schedule_on_gpu(func, target)
     sch = default_sketch(func, target)
     if sch is None:
         return func
@@ -54,8 +57,11 @@ def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 def default_sketch(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
     """The default program as a schedule whose trace a tuner can vary: its tiles are sampling instructions.
 
-    The order in which weights are stored follows from the tiles, so it is left to whoever has decided them.
+    The order in which weights are stored follows from the tiles, so it is left to whoever has decided them. There is
+    none for a GPU: its default programs have nothing to sample.
     """
+    if target.gpu is not None:
+        return None
     for strategy in (_schedule_padded_contraction, _schedule_contraction, _schedule_loops):
         try:
             sch = start_schedule(func)

@@ -67,10 +67,10 @@ def winograd_starts(func: tirx.PrimFunc, target: Target) -> list[Start]:
 
 
 def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
-    """`func` in the form of that name; None if it has none."""
+    """`func` in the form of that name; None if it has none. On a GPU there is only the direct one."""
     if form == DIRECT:
         return func
-    return winograd_form(func, _TILES[form], target) if form in _TILES else None
+    return winograd_form(func, _TILES[form], target) if form in _TILES and target.gpu is None else None
 
 
 def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:

@@ -84,6 +84,16 @@ def _calls(mod: tvm.IRModule, name: str) -> bool:
     return bool(found)
 
 
+def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    # A GPU has instructions for exp and its kin.
+    return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS)(mod)
+
+
+def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    # On a GPU a block copies what it needs into shared memory, in the order it reads it.
+    return mod if target.gpu else map_prim_funcs(transform.AttachAttrLayoutFreeBuffers()(mod), _mark_safely)
+
+
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Take the mark from what TVM would store wrongly: weights that a function reads in more than one place."""
     reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
@@ -131,7 +141,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "legalize",
         "express every operator as a loop nest (TIR), exp and its kin as polynomials that vectorise",
-        _tvm(transform.LegalizeOps(fast_math.LEGALIZERS)),
+        _legalize,
     ),
     Pass("fold constants", "compute now what does not depend on the inputs", fold_constants),
     Pass(
@@ -147,7 +157,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "mark weights",
         "constant operands may be stored in whatever order the chosen program reads them (prepacking)",
-        lambda mod, _: map_prim_funcs(transform.AttachAttrLayoutFreeBuffers()(mod), _mark_safely),
+        _mark_weights,
     ),
 )
 

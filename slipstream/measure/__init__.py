@@ -1,6 +1,7 @@
 """Building and timing programs: quickly, fairly, and whatever they do."""
 
 from slipstream.measure.config import MeasureConfig, Racing
+from slipstream.measure.gpu import GpuMeasurer
 from slipstream.measure.local import LocalMeasurer, Settled
 from slipstream.measure.references import reference_text
 from slipstream.measure.settle import Settling
@@ -11,6 +12,7 @@ __all__ = [
     "Candidate",
     "Failure",
     "FailureKind",
+    "GpuMeasurer",
     "LocalMeasurer",
     "MeasureConfig",
     "Measurement",

@@ -16,14 +16,26 @@ def make_measurer(
     target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
 ) -> Measurer:
     """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
+    check_gpu(target, rpc)
     where = check_rpc(rpc, rpc_key)
     if where is None or rpc_key is None:
-        from slipstream.measure import LocalMeasurer
+        from slipstream.measure import GpuMeasurer, LocalMeasurer
 
-        return LocalMeasurer(target, references)
+        return LocalMeasurer(target, references) if target.gpu is None else GpuMeasurer(target, references)
     from slipstream.measure.rpc import RpcMeasurer
 
     return RpcMeasurer(*where, rpc_key, target, references=references)
+
+
+def check_gpu(target: Target, rpc: str | None) -> None:
+    """Programs for a GPU can be measured on this machine's, and nowhere else."""
+    from slipstream.cuda_device import this_device
+
+    if target.gpu is None:
+        return
+    if rpc is not None:
+        raise TargetError("programs for a GPU cannot be measured over RPC: leave --rpc out, or use --target cpu")
+    this_device()
 
 
 def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:

@@ -40,11 +40,15 @@ class Racing:
 class MeasureConfig:
     """Limits are per program; `memory_bytes` is what a worker may use on top of what it shares with the others.
 
+    `build_cpu_seconds` is what generating a GPU's program may take of a core: the clock would punish those that
+    share the machine with many others.
+
     `batch` is how many built programs may wait for their run: building and running take turns, so a larger batch
     leaves fewer cores idle at the end of a building turn and holds more memory.
     """
 
     build_seconds: float = 30.0
+    build_cpu_seconds: float = 6.0
     run_seconds: float = 10.0
     memory_bytes: int = field(default_factory=_default_memory)
     workers: int | None = None

@@ -54,9 +54,12 @@ class LocalMeasurer:
         self.config = config or MeasureConfig()
         self.best: dict[str, Measurement] = {}
         self._workers = self.config.workers or target.threads
-        self._runner = Runner(target, References(references, self.config), self.config)
+        self._runner = self._make_runner(References(references, self.config))
         self._known: dict[str, Measurement | Trial] = {}
         self._closed = False
+
+    def _make_runner(self, references: References) -> Runner:
+        return Runner(self.target, references, self.config)
 
     def __enter__(self) -> LocalMeasurer:
         return self
@@ -86,7 +89,7 @@ class LocalMeasurer:
                 built: list[Trial] = []
                 try:
                     for measurement in self._turn(source, waiting, building, built, batch):
-                        results.append(_without_module(measurement))
+                        results.append(without_module(measurement))
                         yield measurement
                     if not built and not waiting:
                         break
@@ -100,7 +103,7 @@ class LocalMeasurer:
         finally:
             self._discard(building)
             for trial in waiting:
-                self._known.pop(_digest(trial.program), None)
+                self._known.pop(digest(trial.program), None)
         if warning := all_failed(results):
             logger.warning("%s", warning)
 
@@ -140,7 +143,7 @@ class LocalMeasurer:
         with self._runner.quiet([]):
             runs = [(trial, self._run(trial)) for trial in built]
             remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
-            return self._compare(remaining, len(finalists), settling, rng)
+            return self._compare(remaining, different(trials), settling, rng)
 
     def _compare(
         self, remaining: list[tuple[Trial, Measurement]], finalists: int, settling: Settling, rng: np.random.Generator
@@ -153,11 +156,7 @@ class LocalMeasurer:
         numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
 
         def take(i: int) -> float:
-            trial = remaining[i][0]
-            self._runner.send(trial, {"sample": {"number": numbers[i], "repeat": 1}})
-            trial.deadline = time.monotonic() + self.config.run_seconds
-            answer = self._runner.wait_for(trial)
-            return math.inf if isinstance(answer, Failure) else float(answer["samples"][0])
+            return self._take_sample(remaining[i][0], numbers[i])
 
         standing = settle(take, len(remaining), settling, rng)
         settled = [
@@ -167,6 +166,12 @@ class LocalMeasurer:
         winner = settled[standing.winner]
         self.best[winner.program.operator] = winner
         return Settled(winner, standing.decided, settling.confidence, tuple(settled))
+
+    def _take_sample(self, trial: Trial, number: int) -> float:
+        self._runner.send(trial, {"sample": {"number": number, "repeat": 1}})
+        trial.deadline = time.monotonic() + self.config.run_seconds
+        answer = self._runner.wait_for(trial)
+        return math.inf if isinstance(answer, Failure) else float(answer["samples"][0])
 
     def _turn(
         self,
@@ -208,7 +213,7 @@ class LocalMeasurer:
                     exhausted = program is None
                     if program is None:
                         break
-                    known = self._known.get(_digest(program))
+                    known = self._known.get(digest(program))
                     if isinstance(known, Measurement):
                         yield replace(known, program=program, duplicate=True)
                         continue
@@ -216,7 +221,7 @@ class LocalMeasurer:
                         known.twins.append(program)
                         continue
                     trial = Trial(program)
-                    self._known[_digest(program)] = trial
+                    self._known[digest(program)] = trial
                 building.append(trial)
                 self._runner.begin(trial)
             if not building:
@@ -252,7 +257,7 @@ class LocalMeasurer:
             if same is not trial:
                 return self._join(trial, same)
             trial.stage = "generating"
-            self._runner.send(trial, {"generate": {}})
+            self._runner.generate(trial)
         else:
             trial.load_seconds = answer["load_seconds"]
             trial.stage = "built"
@@ -264,15 +269,15 @@ class LocalMeasurer:
         if isinstance(same, Measurement):
             return replace(same, program=trial.program, duplicate=True)
         same.twins += [trial.program, *trial.twins]
-        self._known[_digest(trial.program)] = same
+        self._known[digest(trial.program)] = same
         trial.stage = "twin"
         return None
 
     def _finish(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
         """Remember a result, and give it to everybody who waits for it."""
-        for key in (_digest(trial.program), trial.fingerprint):
+        for key in (digest(trial.program), trial.fingerprint):
             if key and self._known.get(key) in (None, trial):
-                self._known[key] = _without_module(measurement)
+                self._known[key] = without_module(measurement)
         operator = trial.program.operator
         best = self.best.get(operator)
         if measurement.failure is None and (best is None or measurement.median < best.median):
@@ -280,7 +285,7 @@ class LocalMeasurer:
         trial.stage = "done"
         yield measurement
         for twin in trial.twins:
-            self._known[_digest(twin)] = _without_module(measurement)
+            self._known[digest(twin)] = without_module(measurement)
             yield replace(measurement, program=twin, duplicate=True)
 
     def _discard(self, turn: list[Trial]) -> None:
@@ -289,7 +294,7 @@ class LocalMeasurer:
                 self._runner.server.discard(trial.worker)
                 trial.worker = None
             # Whoever asks for one of these again must not wait for a trial that has ended without a result.
-            for key in (trial.fingerprint, *map(_digest, (trial.program, *trial.twins))):
+            for key in (trial.fingerprint, *map(digest, (trial.program, *trial.twins))):
                 if self._known.get(key) is trial:
                     del self._known[key]
 
@@ -303,7 +308,7 @@ class LocalMeasurer:
                 yield from self._finish(trial, trial.failed(Failure(FailureKind.DEVICE_LOST, str(lost))))
             else:
                 again = Trial(trial.program, attempts=trial.attempts, twins=trial.twins)
-                self._known.update((_digest(program), again) for program in (trial.program, *trial.twins))
+                self._known.update((digest(program), again) for program in (trial.program, *trial.twins))
                 waiting.append(again)
                 trial.stage = "done"
 
@@ -315,10 +320,16 @@ class LocalMeasurer:
             trial.worker = None
 
 
-def _digest(program: Candidate) -> str:
+def digest(program: Candidate) -> str:
+    """What equal programs have in common."""
     return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
 
 
-def _without_module(measurement: Measurement) -> Measurement:
+def different(trials: list[Trial]) -> int:
+    """How many there are without those whose code turned out to be another's."""
+    return sum(trial.stage != "twin" for trial in trials)
+
+
+def without_module(measurement: Measurement) -> Measurement:
     """What is remembered of thousands of programs must not hold their text."""
     return replace(measurement, program=replace(measurement.program, module=""))

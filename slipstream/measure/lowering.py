@@ -67,6 +67,7 @@ class Lowered:
     module: Any
     fingerprint: str
     packings: tuple[Packing, ...]
+    device: Any = None
 
 
 def read_module(text: str) -> tvm.IRModule:
@@ -88,6 +89,8 @@ def lower(mod: tvm.IRModule, target: Target, *, prepack: bool = True) -> Lowered
     packings = tuple(_packings(mod["main"])) if prepack else ()
     func = _take_packed(mod["main"], packings)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    if target.gpu is not None:
+        return _lower_for_gpu(mod, target, skipped)
     mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(mod)
     pipeline, finalize, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
     with tvm.transform.PassContext(disabled_pass=_LEFT_TO_LLVM):
@@ -96,6 +99,30 @@ def lower(mod: tvm.IRModule, target: Target, *, prepack: bool = True) -> Lowered
     # The same code with a weight packed differently is another program.
     packed = crc32(repr([(p.index, tvm_ffi.structural_hash(p.block, map_free_vars=True)) for p in packings]).encode())
     return Lowered(host, f"{tvm_ffi.structural_hash(host, map_free_vars=True):x}-{packed:x}", packings)
+
+
+def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Lowered:
+    """Kernels, and the code on the host that launches them."""
+    mod = tirx.transform.BindTarget(target.tvm)(mod)
+    pipeline, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline.NAME)
+    host, kernels = split_host_device_mods(pipeline(mod))
+    if not kernels:
+        raise ValueError("the program has no kernel: nothing of it is bound to the GPU's threads")
+    host = tvm.transform.Sequential([*skipped, finalize_host()])(host)
+    device = finalize_device()(next(iter(kernels.values())))
+    parts = [tvm_ffi.structural_hash(part, map_free_vars=True) for part in (host, device)]
+    return Lowered(host, "-".join(f"{part:x}" for part in parts), (), device)
+
+
+def generate_library(lowered: Lowered, target: Target, path: str) -> None:
+    """A shared library of the kernels and what launches them; the process that loads it needs no compiler."""
+    from slipstream.artifact.linker import link
+
+    with target.tvm:
+        kernels = codegen_build(lowered.device, target.tvm)
+    library = codegen_build(lowered.module, target.host.tvm)
+    library.import_module(kernels)
+    tvm.runtime.Executable(library).export_library(path, fcompile=link)
 
 
 def generate(lowered: Lowered, target: Target) -> Any:

@@ -7,15 +7,18 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from slipstream.errors import SlipstreamError
 from slipstream.measure.channel import Channel
@@ -74,10 +77,25 @@ class WorkerProcess:
 
     def last_lines(self) -> str:
         """The end of what it printed."""
-        size = os.fstat(self.log).st_size
-        data = os.pread(self.log, _LOG_TAIL, max(0, size - _LOG_TAIL))
-        lines = data.decode(errors="replace").strip().splitlines()
-        return "\n".join([line for line in lines if not _INTERPRETER.match(line)][-_LAST_LINES:])
+        return last_lines(self.log)
+
+
+def last_lines(log: int) -> str:
+    """The end of what a process printed to the file `log`."""
+    size = os.fstat(log).st_size
+    data = os.pread(log, _LOG_TAIL, max(0, size - _LOG_TAIL))
+    lines = data.decode(errors="replace").strip().splitlines()
+    return "\n".join([line for line in lines if not _INTERPRETER.match(line)][-_LAST_LINES:])
+
+
+class Speaker(Protocol):
+    """A process of ours that answers over a channel."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+
+S = TypeVar("S", bound=Speaker)
 
 
 class ForkServer:
@@ -90,7 +108,8 @@ class ForkServer:
         self._ready = False
         self._paused = False
         self.import_seconds = 0.0
-        self._process, self._control = _start(target)
+        self.scratch = _make_scratch() if target.gpu is not None else None
+        self._process, self._control = _start(target, self.scratch)
 
     @property
     def pid(self) -> int:
@@ -120,7 +139,7 @@ class ForkServer:
             theirs.close()
         return worker
 
-    def poll(self, workers: list[WorkerProcess], timeout: float) -> list[WorkerProcess]:
+    def poll(self, workers: Sequence[S], timeout: float) -> list[S]:
         """Those of `workers` that have something to say or have ended, after at most `timeout` seconds."""
         self._pump(0.0)
         poll = select.poll()
@@ -185,6 +204,8 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _kill(self, worker: WorkerProcess) -> None:
         self._send({"kill": worker.name})
@@ -225,7 +246,13 @@ class ForkServer:
             worker.end = End(message["status"], message["peak_bytes"])
 
 
-def _start(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _make_scratch() -> Path:
+    """A folder for libraries on their way from a builder to the GPU, in memory if that can be had."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="slipstream-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+def _start(target: Target, scratch: Path | None) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package_root = str(Path(__file__).parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -237,8 +264,12 @@ def _start(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
         "MKL_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
     }
+    if target.gpu is not None:
+        # TVM asks for devices wherever it pleases; a builder that had touched CUDA could not be forked.
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    folders = [] if scratch is None else [str(scratch)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "slipstream.measure.server", str(theirs.fileno()), json.dumps(asdict(target))],
+        [sys.executable, "-m", "slipstream.measure.server", str(theirs.fileno()), json.dumps(asdict(target)), *folders],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],

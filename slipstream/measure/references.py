@@ -65,6 +65,10 @@ class References:
         reference = self._known[operator]
         return reference.failure or reference.layout or []
 
+    def arena(self, operator: str) -> int:
+        """The descriptor of the operator's arena."""
+        return self._known[operator].arena
+
     def recompute_plainly(self, operator: str, server: ForkServer) -> bool:
         """Replace the default program's results by the unscheduled function's; False if that was done already."""
         reference = self._known[operator]

@@ -55,6 +55,10 @@ class Runner:
         trial.start(self.server.fork(arena), self._config.build_seconds)
         self.send(trial, {"lower": {"module": trial.program.module}})
 
+    def generate(self, trial: Trial) -> None:
+        """Go on from lowered code to machine code."""
+        self.send(trial, {"generate": {}})
+
     @contextmanager
     def quiet(self, building: list[Trial]) -> Iterator[None]:
         """Nothing else of ours runs in here: references are waited for, builders stand still meanwhile."""

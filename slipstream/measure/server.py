@@ -14,10 +14,12 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -157,26 +159,36 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def main() -> None:
-    """`python -m slipstream.measure.server FD TARGET`: the control socket and the target as JSON."""
+    """`python -m slipstream.measure.server FD TARGET [SCRATCH]`: the control socket, the target as JSON, and a folder
+    that goes when the server does."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # NVRTC may leave an idle thread behind. It holds nothing that a builder needs, and is not there in one.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     from slipstream.cli.tvm_import import import_tvm_without_torch
 
     began = time.monotonic()
     import_tvm_without_torch()
     imported = time.monotonic() - began
+    from slipstream.cuda_device import CudaDevice
     from slipstream.measure import worker
     from slipstream.target import Target
 
     settings: dict[str, Any] = json.loads(sys.argv[2])
     settings.update((name, tuple(settings[name])) for name in ("features", "disabled"))
+    if settings["gpu"] is not None:
+        settings["gpu"] = CudaDevice(**settings["gpu"])
     target = Target(**settings)
     worker.warm_up(target)
     gc.collect()
     gc.freeze()
     server = Server(control, lambda channel, files: worker.work(channel, files, target))
     control.send(json.dumps({"ready": os.getpid(), "import_seconds": imported}).encode())
-    server.serve()
+    try:
+        server.serve()
+    finally:
+        for scratch in sys.argv[3:]:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ class Trial:
     at_work: float = 0.0
     built_after: float = 0.0
     fingerprint: str = ""
+    library: str = ""
+    run_began: float = 0.0
     twins: list[Candidate] = field(default_factory=list)
 
     def start(self, worker: WorkerProcess, limit: float) -> None:
@@ -57,5 +60,7 @@ def failure_of_end(end: End, stderr: str, building: bool, memory_bytes: int) -> 
     used_up = end.peak_bytes > memory_bytes and end.status < 0
     if used_up or end.status == _SIGKILL or any(word in stderr for word in MEMORY_WORDS):
         return Failure(FailureKind.OUT_OF_MEMORY, f"ran out of memory, {end.reason}", stderr)
+    if end.status == -signal.SIGXCPU and building:
+        return Failure(FailureKind.BUILD_TIMEOUT, "used up its processor time", stderr)
     doing = "building" if building else "running"
     return Failure(FailureKind.CRASH, f"{end.reason} while {doing}", stderr)

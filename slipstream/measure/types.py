@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from slipstream import statistics
 from slipstream.statistics import Interval
@@ -86,8 +86,11 @@ class Measurement:
 
 
 class Measurer(Protocol):
-    """Measures programs. Results stream in the order they become known, one for every program."""
+    """Measures programs. Results stream in the order they become known, one for every program.
 
-    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]: ...
+    Where a session has several slots in flight its programs may include None: nothing yet, ask again.
+    """
+
+    def measure(self, programs: Iterable[Any]) -> Iterator[Measurement]: ...
 
     def close(self) -> None: ...

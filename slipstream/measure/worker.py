@@ -7,6 +7,7 @@ Requests arrive as JSON with one key that names the job. Whatever goes wrong in 
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import socket
 import time
@@ -18,7 +19,9 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import te
+from tvm.tirx.build import codegen_build
 
+from slipstream.graph.build import prepare_for_cuda
 from slipstream.graph.default_schedule import schedule_default
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
 from slipstream.measure.channel import Channel, ChannelClosedError
@@ -26,7 +29,15 @@ from slipstream.measure.cold import with_copies
 from slipstream.measure.config import Racing
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
-from slipstream.measure.lowering import Lowered, arguments_of, as_tensor, generate, lower, read_module
+from slipstream.measure.lowering import (
+    Lowered,
+    arguments_of,
+    as_tensor,
+    generate,
+    generate_library,
+    lower,
+    read_module,
+)
 from slipstream.measure.noise import seconds_waited
 from slipstream.measure.sampling import race
 from slipstream.measure.types import FailureKind
@@ -39,7 +50,13 @@ Answer = dict[str, Any]
 
 
 def warm_up(target: Target) -> None:
-    """Make LLVM and TVM's passes initialise themselves before the first fork. Nothing is run."""
+    """Make LLVM, NVRTC and TVM's passes initialise themselves before the first fork. Nothing is run."""
+    if target.gpu is not None:
+        prepare_for_cuda()
+        kernel = tvm.IRModule({"main": schedule_default(_matmul(64), target)})
+        with target.tvm:
+            codegen_build(lower(kernel, target).device, target.tvm)
+        target = target.host
     mod = read_module(tvm.ir.save_json(tvm.IRModule({"main": _matmul(64)})))
     scheduled = tvm.IRModule({"main": schedule_default(mod["main"], target)})
     arguments_of(scheduled["main"])
@@ -71,13 +88,14 @@ class Worker:
         jobs: dict[str, Callable[..., Answer]] = {
             "lower": self.lower,
             "generate": self.generate,
+            "generate_library": self.generate_library,
             "reference": self.reference,
             "run": self.run,
             "sample": self.sample,
             "probe": self.probe,
         }
         (job, options), *_ = request.items()
-        building = job in ("lower", "generate")
+        building = job in ("lower", "generate", "generate_library")
         try:
             return jobs[job](**options)
         except MemoryError:
@@ -102,11 +120,21 @@ class Worker:
         self._function = self._module["main"]
         return {"load_seconds": time.process_time() - generated, **_Clock.since(began)}
 
+    def generate_library(self, path: str, cpu_seconds: float) -> Answer:
+        """As `generate`, for a GPU: into a file that the process which has the GPU loads."""
+        assert self._lowered is not None
+        began = _Clock.now()
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + cpu_seconds), hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+        generate_library(self._lowered, self._target, path)
+        return {"load_seconds": 0.0, **_Clock.since(began)}
+
     def reference(self, module: str, seed: int, plain: bool) -> Answer:
         """Fill the operator's arena: random inputs, and what the default (or unscheduled) program makes of them."""
         func = read_module(module)["main"]
         layout = layout_of(func)
-        function = build_reference(func, self._target, plain=plain)
+        function = build_reference(func, self._target.host, plain=plain)
         # The limit on what a program may print would also stop the arena from growing.
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
         use_threads(self._target.threads)

@@ -11,11 +11,13 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from slipstream.graph.default_schedule import may_rewrite_layout
+from slipstream.graph.default_schedule import may_rewrite_layout, schedule_default
 from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
 from slipstream.native_output import quiet_native_code
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
+from slipstream.program.gpu_draw import draw_on_gpu
+from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.target import Target
@@ -24,7 +26,14 @@ from slipstream.tvm_intrinsics import import_intrinsics
 # More copies of the innermost statement than this never pay, but take LLVM seconds.
 MOST_WRITTEN_OUT = 1024
 
-_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, SketchError, ValueError, TypeError)
+_REFUSALS = (
+    s_tir.schedule.ScheduleError,
+    tvm.error.InternalError,
+    SketchError,
+    ValueError,
+    TypeError,
+    d.IllegalDecisionError,
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Space:
         self.names = block_names(func)
         self._seed = seed
         self._forms = {"": (self.mod, self.names)}
+        self._limits: dict[str, GpuLimits] = {}
 
     @cached_property
     def default(self) -> Program:
@@ -102,6 +112,12 @@ class Space:
             self._forms[form] = tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), block_names(func)
         return self._forms[form]
 
+    def _default_module(self) -> tvm.IRModule:
+        """What the empty sketch stands for: the operator as it is, or a GPU's default program, which has no trace."""
+        if self.target.gpu is None:
+            return self.mod
+        return tvm.IRModule({"main": schedule_default(self.mod["main"], self.target)})
+
     @cached_property
     def stock(self) -> tuple[Program, ...]:
         # TVM warns of every custom rule it does not have.
@@ -129,10 +145,17 @@ class Space:
         return ms.TuneContext(
             self.mod,
             target=self.target.tvm,
-            space_generator="post-order-apply",
+            space_generator=self._generator(ms),
             rand_state=seed % (2**31 - 2) + 1,
             **options,
         )
+
+    def _generator(self, ms: Any) -> Any:
+        """MetaSchedule's rules for the target. Without saying so, a GPU would get those for tensor cores, which want
+        half precision and intrinsics that take most of a minute to import."""
+        if self.target.gpu is None:
+            return "post-order-apply"
+        return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
@@ -144,10 +167,24 @@ class Space:
 
     def check(self, program: Program) -> None:
         """Raise `IllegalDecisionError` if no schedule can come of the program; needs no TVM."""
-        d.check(self._points_of(program.sketch), program.decisions)
+        self.check_decisions(program.sketch, self._points_of(program.sketch), program.decisions)
         size = program.sketch.body_size(program.decisions)
         if size > MOST_WRITTEN_OUT:
             raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
+
+    def check_decisions(self, sketch: Sketch, points: Points, decisions: Decisions) -> None:
+        """Raise `IllegalDecisionError` for values a point does not allow and for what the GPU cannot hold."""
+        d.check(points, decisions)
+        if (limits := self.limits(sketch)) is not None:
+            limits.check(decisions)
+
+    def limits(self, sketch: Sketch) -> GpuLimits | None:
+        """What programs of the sketch may ask of the GPU; None on a CPU and for the default program."""
+        if self.target.gpu is None or not sketch.instructions:
+            return None
+        if sketch.digest not in self._limits:
+            self._limits[sketch.digest] = find_limits(sketch, self._points_of(sketch), self.func, self.target)
+        return self._limits[sketch.digest]
 
     def _points_of(self, sketch: Sketch) -> Points:
         for example in (*self.own, *self.stock):
@@ -159,22 +196,36 @@ class Space:
         """A program at random: a sketch, then its decisions."""
         examples = self.sketches if examples is None else examples
         example = examples[int(rng.integers(len(examples)))]
-        return replace(example, decisions=d.draw(self.points(example), rng), origin="random")
+        return replace(example, decisions=self.draw_decisions(example, rng), origin="random")
+
+    def draw_decisions(self, example: Program, rng: np.random.Generator) -> Decisions:
+        """Decisions for the example's sketch at random; on a GPU such that it can run them."""
+        limits = self.limits(example.sketch)
+        return d.draw(self.points(example), rng) if limits is None else draw_on_gpu(limits, rng)
 
     def realize(self, program: Program) -> Realized | None:
         """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
         if not program.sketch.instructions:
-            return Realized(program, self.mod)
+            return Realized(program, self._default_module())
         try:
             mod, names = self.in_form(program.sketch.form)
             schedule = s_tir.Schedule(mod, seed=1, debug_mask=0, error_render_level="none")
             apply(program.sketch, program.decisions, schedule, names)
             _, decisions = read_trace(schedule.trace, names)
             schedule.enter_postproc()
-            keep_layout = not may_rewrite_layout(schedule)
+            left_out = self._left_out(program, schedule)
             for postproc in self._postprocs:
-                if not (keep_layout and "RewriteLayout" in str(postproc)) and not postproc.apply(schedule):
+                if not any(name in str(postproc) for name in left_out) and not postproc.apply(schedule):
                     return None
         except _REFUSALS:
             return None
         return Realized(replace(program, decisions=decisions), schedule.mod)
+
+    def _left_out(self, program: Program, schedule: s_tir.Schedule) -> list[str]:
+        """Postprocessors that would undo what the program says, or find out at length what its decisions tell."""
+        left_out = [] if may_rewrite_layout(schedule) else ["RewriteLayout"]
+        limits = self.limits(program.sketch)
+        if limits is not None and limits.says_all:
+            limits.check(program.decisions)
+            left_out.append("VerifyGPUCode")
+        return left_out

@@ -18,7 +18,6 @@ from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
-from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
@@ -136,7 +135,7 @@ class _Candidates:
         centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(carried)]
         if "random" in self._options.propagations or not centres:
             for _ in range(2):
-                centres.append(Centre(d.draw(self._points, self._rng), 0.1, "random"))
+                centres.append(Centre(self._space.draw_decisions(self._example, self._rng), 0.1, "random"))
         centres.append(Centre(self._example.decisions, 1.0 if self._is_ours else 0.1, "default"))
         posterior = Posterior(self._points, centres)
         if self._options.posterior:
@@ -165,15 +164,23 @@ class _Candidates:
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}
-        for decisions, origin in drawn:
+        for decisions, origin in self._launchable(drawn):
             if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
                 continue
             try:
-                d.check(self._points, decisions)
+                self._space.check_decisions(self._example.sketch, self._points, decisions)
             except IllegalDecisionError:
                 continue
             legal[decisions] = origin
         return list(legal.items())
+
+    def _launchable(self, drawn: Sequence[tuple[Decisions, str]]) -> Sequence[tuple[Decisions, str]]:
+        """On a GPU, what it can run: nearly everything else is refused here, all at once."""
+        limits = self._space.limits(self._example.sketch)
+        if limits is None or not drawn:
+            return drawn
+        allowed = limits.allowed([decisions for decisions, _ in drawn])
+        return [pair for pair, fits in zip(drawn, allowed, strict=True) if fits]
 
     def _new(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         tried = {m.program.decisions for m in self._own}

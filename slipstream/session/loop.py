@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from slipstream.schedulers.types import OperatorState, Scheduler
 from slipstream.search.types import Measured, Question, Relative, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.in_flight import run_in_flight
 from slipstream.session.loop_records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
 from slipstream.session.track import Track, Tracks
@@ -111,15 +112,22 @@ class Session:
         for slot in unfinished:
             if not is_default(slot):
                 self._go_on(slot)
-        while (reason := self._over()) is None:
-            started = self._clock()
-            states = [self._state(track) for track in self.tracks.by_key.values()]
-            picked = self.scheduler.pick(states, self._next_slot)
-            self._spent("schedule", started)
+        if self.settings.in_flight > 1:
+            return run_in_flight(self)
+        while (reason := self.over()) is None:
+            picked = self.pick()
             if picked is None:
                 return "nothing improves any more"
             self._slot(picked)
         return reason
+
+    def pick(self, busy: Collection[str] = ()) -> str | None:
+        """The operator that gets the next slot, none of the `busy` ones; None if there is none left to tune."""
+        started = self._clock()
+        states = [self._state(track) for track in self.tracks.by_key.values() if track.key not in busy]
+        picked = self.scheduler.pick(states, self._next_slot)
+        self._spent("schedule", started)
+        return picked
 
     def _state(self, track: Track) -> OperatorState:
         """An operator as the scheduler sees it, its place in the family included."""
@@ -144,7 +152,7 @@ class Session:
         bests = {key: self.tracks.by_key[key].history[-1] for key, _ in self.kin.get(track.key, ())}
         self._heard[track.key] = {key: best for key, best in bests.items() if math.isfinite(best)}
 
-    def _over(self) -> str | None:
+    def over(self) -> str | None:
         if self._stop():
             return "interrupted"
         return self.budget.spent(self.elapsed + self.reserve(), self.tracks.trials, self.snapshot.latency)
@@ -155,6 +163,13 @@ class Session:
 
     def _slot(self, key: str) -> None:
         """Give one slot to one operator."""
+        slot, realized = self.propose(key)
+        self._measure(slot, list(enumerate(realized)))
+        if len(self._open) == 0:
+            self.finish(slot, key, realized)
+
+    def propose(self, key: str) -> tuple[int, list[Realized]]:
+        """Open a slot for an operator: its number, and the programs it is going to measure."""
         room, slot = self.rooms[key], self._next_slot
         self.snapshot.current = key
         self.snapshot.doing = "searching"
@@ -162,24 +177,22 @@ class Session:
         started = self._clock()
         seed = slot_seed(self.settings.seed, key, slot)
         realized = self.search.propose(
-            Question(room.space, self._slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
+            Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
         )
         searched = self._spent("search", started)
         self._begin(slot, key, [r.program for r in realized], searched, {})
-        self._measure(slot, list(enumerate(realized)))
-        if len(self._open) == 0:
-            self._finish(slot, key, realized)
+        return slot, realized
 
     def _relatives(self, key: str) -> list[Relative]:
         """The family as it stands: its members in this model, and what the store knows of others."""
         near = [Relative(other, likeness, self.rooms[other].known()) for other, likeness in self.kin.get(key, ())]
         return near + list(self.elders.get(key, ()))
 
-    def _slot_size(self) -> int:
+    def slot_size(self) -> int:
         """As many trials as a slot has, or as are left."""
         size = self.settings.slot_trials
         if self.budget.trials is not None:
-            size = min(size, self.budget.trials - self.tracks.trials)
+            size = min(size, self.budget.trials - self.tracks.trials - len(self._open))
         return size
 
     def _begin(self, slot: int, key: str, programs: Sequence[Program], searched: float, note: dict[str, Any]) -> None:
@@ -192,9 +205,9 @@ class Session:
         self._next_slot = slot + 1
         if note == DEFAULTS:
             self._default_slots[slot] = key
-        self._open = {(slot, position): program for position, program in enumerate(programs)}
+        self._open.update({(slot, position): program for position, program in enumerate(programs)})
 
-    def _finish(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
+    def finish(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
         """Everything proposed has been measured: learn from it and close the slot."""
         started = self._clock()
         room, track = self.rooms[key], self.tracks.by_key[key]
@@ -239,7 +252,7 @@ class Session:
         for key, room in self.rooms.items():
             if key in known:
                 continue
-            if self._over() is not None:
+            if self.over() is not None:
                 break
             realized = [r for r in map(room.space.realize, self._known_before(room)) if r is not None]
             waiting.append((self._next_slot, key, list(enumerate(realized))))
@@ -294,8 +307,8 @@ class Session:
                 done += 1
                 ran += measurement.run_seconds
                 self.snapshot.doing = f"measured {done} of {total}"
-                self._take(measurement)
-                if self._over() is not None:
+                self.take(measurement)
+                if self.over() is not None:
                     break
         finally:
             close = getattr(results, "close", None)
@@ -308,11 +321,11 @@ class Session:
 
     def _candidates(self, programs: Iterable[tuple[int, int, Realized]]) -> Iterator[Candidate]:
         for slot, position, realized in programs:
-            if (slot, position) in self._open and self._over() is None:
+            if (slot, position) in self._open and self.over() is None:
                 yield Candidate(realized.program.operator, realized.text, f"{slot}:{position}")
 
-    def _take(self, measurement: Measurement) -> None:
-        """Write one result down, then let it count."""
+    def take(self, measurement: Measurement) -> int:
+        """Write one result down, then let it count; the number of its slot."""
         slot, position = map(int, measurement.program.label.split(":"))
         program = self._open.pop((slot, position))
         trial = trial_of(measurement, program, self.hardware, self.session, slot, position)
@@ -332,6 +345,7 @@ class Session:
         )
         if improved and self.snapshot.latency < before:
             self._tell("improved", operator=trial.operator, seconds=trial.median, latency=self.snapshot.latency)
+        return slot
 
     def _count(self, trial: TrialRecord, program: Program) -> bool:
         self.rooms[trial.operator].note(program, trial.median, trial.slot if trial.slot is not None else -1)
@@ -412,7 +426,7 @@ class Session:
         self._open = {(slot.slot, n): r.program for n, r in numbered if (slot.slot, n) not in self._measured}
         self._measure(slot.slot, numbered)
         if not self._open:
-            self._finish(slot.slot, slot.operator, [realized for _, realized in numbered])
+            self.finish(slot.slot, slot.operator, [realized for _, realized in numbered])
 
     def _realized(self, slot: SlotRecord) -> list[tuple[int, Realized]]:
         """The programs of a slot that can still be made, by their positions in it."""

@@ -21,7 +21,7 @@ class Settings:
 
     `families` says how operators are grouped; with `joint` the scheduler knows of the families: a prior's gain counts
     its followers', and news of a relative counts for an operator. `population` and `generations` are evolutionary
-    search's. `deterministic` makes proposals repeatable bit for bit
+    search's. `in_flight` operators have a slot at a time. `deterministic` makes proposals repeatable bit for bit
     where a search is quicker without.
     """
 
@@ -35,6 +35,7 @@ class Settings:
     most_trials: int | None = None
     population: int = 128
     generations: int = 2
+    in_flight: int = 1
     seed: int = 0
     deterministic: bool = False
 
@@ -55,6 +56,9 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     }
 )
 
+# What differs on a GPU, whose programs are built on all cores while others run.
+ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 4})
+
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -64,6 +68,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "search": "evolutionary",
                 "cost": "metaschedule",
                 "joint": False,
+                "in_flight": 1,
                 "slot_trials": 64,
                 "patience_trials": 1_000_000,
                 "population": 512,
@@ -84,9 +89,10 @@ def make_settings(
     seed: int = 0,
     deterministic: bool = False,
     others: Mapping[str, Any] = MappingProxyType({}),
+    gpu: bool = False,
 ) -> Settings:
-    """Effort first, then the preset, then what was asked for by name, then `others`, which may be any field of
-    `Settings`; each overrules the one before.
+    """What a `gpu` needs first, then effort, then the preset, then what was asked for by name, then `others`, which may
+    be any field of `Settings`; each overrules the one before.
     """
     if effort not in EFFORTS:
         raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
@@ -94,7 +100,8 @@ def make_settings(
         raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
-    settings = replace(Settings(seed=seed, deterministic=deterministic), **EFFORTS[effort])  # type: ignore[arg-type]
+    basis = replace(Settings(seed=seed, deterministic=deterministic), **ON_GPU if gpu else {})  # type: ignore[arg-type]
+    settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:
         settings = replace(settings, **PRESETS[preset])
     chosen = {"scheduler": scheduler, "search": search, "cost": cost}

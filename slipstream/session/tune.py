@@ -8,13 +8,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model, load_model
-from slipstream.measure.choose import check_rpc
+from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.measure.choose import make_measurer as make_measurer_for
 from slipstream.program.decisions import to_json
 from slipstream.session.budget import BUDGET, Budget, budget_of
@@ -73,7 +74,8 @@ def tune(
     began = time.monotonic()
     output = Path(output).absolute()
     limits = Budget.of(budget, trials, until_latency)
-    chosen = make_settings(
+    choose = partial(
+        make_settings,
         preset=preset,
         effort=effort,
         scheduler=scheduler,
@@ -83,11 +85,16 @@ def tune(
         deterministic=deterministic,
         others=settings or {},
     )
+    chosen = choose()
     check_new(output)
     check_rpc(rpc, rpc_key)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads)
+    if resolved.gpu is not None:
+        chosen = choose(gpu=True)
+    if make_measurer is None:
+        check_gpu(resolved, rpc)
     watcher = _broadcast(callbacks)
     loaded = (
         model
@@ -153,6 +160,10 @@ def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, A
     """What has to be equal for measurements to be comparable. Remote devices are what their key says they are."""
     from slipstream.hardware import cpu_model
 
+    if target.gpu is not None:
+        # The host's CPU builds and launches; what a kernel takes is the device's business alone.
+        limits = asdict(target.gpu)
+        return {"kind": "cuda", "machine": limits.pop("name"), **limits}
     return {
         "kind": "cpu",
         "architecture": target.architecture,
@@ -235,7 +246,8 @@ def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
 
 def _hardware_name(store: Store, record: SessionRecord) -> str:
     described = store.hardware(record.hardware)
-    return f"{described.get('machine')}, {described.get('threads')} threads"
+    threads = f", {described.get('threads')} threads" if described.get("kind") == "cpu" else ""
+    return f"{described.get('machine')}{threads}"
 
 
 def _broadcast(callbacks: Sequence[Watcher]) -> Watcher:
@@ -335,12 +347,10 @@ class _Work:
 
     def _peak_flops(self) -> float:
         """Measured once in a session: what a scheduler decides must not change when the session is resumed."""
-        from slipstream.hardware import measure_peak_flops
-
         saved = self.store.state(self.directory.session, PEAK_FLOPS)
         if saved is not None:
             return float(saved[1])
-        peak = measure_peak_flops(self.target, seconds=0.2)
+        peak = _measure_peak(self.target)
         self.store.put_state(self.directory.session, PEAK_FLOPS, 0, repr(peak).encode())
         return peak
 
@@ -459,6 +469,17 @@ def _tuned(row: OperatorProgress) -> TunedOperator:
     return TunedOperator(row.name, row.weight, row.start, row.best, row.trials)
 
 
+def _measure_peak(target: Target) -> float:
+    """float32 FLOP/s of the device that is tuned for."""
+    if target.gpu is not None:
+        from slipstream.cuda_speed import measure_in_child
+
+        return measure_in_child().flops
+    from slipstream.hardware import measure_peak_flops
+
+    return measure_peak_flops(target, seconds=0.2)
+
+
 def _time_model(directory: Path, threads: int) -> float:
     """Seconds of one run of the compiled model: the median over a second or two."""
     import numpy as np
@@ -469,10 +490,11 @@ def _time_model(directory: Path, threads: int) -> float:
 
     model = load(directory, threads=threads)
     feed = random_inputs(model.inputs, np.random.default_rng(0))
+    run = model.on_device(feed)
     samples: list[float] = []
     deadline = time.monotonic() + _END_TO_END_SECONDS
     while len(samples) < 5 or time.monotonic() < deadline:
         started = time.perf_counter()
-        model(feed)
+        run()
         samples.append(time.perf_counter() - started)
     return median(samples[1:])

@@ -1,0 +1,184 @@
+"""Measuring on this machine's GPU.
+
+Programs are built on all cores while the device runs those that are built: a builder takes nothing from a kernel. So
+nothing waits for anything, and whoever supplies the programs can think about the next ones meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from slipstream.measure.gpu_runner import GpuRunner
+from slipstream.measure.local import LocalMeasurer, Settled, different, digest, without_module
+from slipstream.measure.processes import ServerLostError, Speaker
+from slipstream.measure.references import References
+from slipstream.measure.runner import TICK_SECONDS
+from slipstream.measure.settle import Settling
+from slipstream.measure.summary import all_failed
+from slipstream.measure.trial import Trial
+from slipstream.measure.types import Candidate, Measurement
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Flow:
+    """Programs on their way. `waiting` are to be built again after a server was lost."""
+
+    source: Iterator[Candidate | None]
+    waiting: deque[Trial] = field(default_factory=deque)
+    building: list[Trial] = field(default_factory=list)
+    built: deque[Trial] = field(default_factory=deque)
+    running: Trial | None = None
+    exhausted: bool = False
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [*self.building, *self.built, *([self.running] if self.running else [])]
+
+
+class GpuMeasurer(LocalMeasurer):
+    """As `LocalMeasurer`, on the GPU of `target`. A source of programs may yield None: nothing yet, ask again."""
+
+    _runner: GpuRunner
+
+    def _make_runner(self, references: References) -> GpuRunner:
+        return GpuRunner(self.target, references, self.config)
+
+    def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
+        """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
+        flow = _Flow(iter(programs))
+        failed: list[Measurement] | None = []
+        with closing(self._flow(flow)) as results:
+            for measurement in results:
+                if failed is not None:
+                    failed = [*failed, without_module(measurement)] if measurement.failure is not None else None
+                yield measurement
+        if failed and (warning := all_failed(failed)):
+            logger.warning("%s", warning)
+
+    def _flow(self, flow: _Flow) -> Generator[Measurement, None, None]:
+        try:
+            while True:
+                try:
+                    yield from self._fill(flow)
+                    if not flow.trials:
+                        return
+                    yield from self._step(flow)
+                except ServerLostError as lost:
+                    yield from self._recover(flow.trials, flow.waiting, lost)
+                    self._discard(flow.trials)
+                    flow.building, flow.built, flow.running = [], deque(), None
+        finally:
+            if flow.running is not None:
+                self._runner.drain(flow.running)
+            self._discard(flow.trials)
+            for trial in flow.waiting:
+                self._known.pop(digest(trial.program), None)
+
+    def _fill(self, flow: _Flow) -> Iterator[Measurement]:
+        """Give every idle core something to build."""
+        while len(flow.building) < self._workers:
+            trial = flow.waiting.popleft() if flow.waiting else None
+            if trial is None:
+                program = None if flow.exhausted else self._next(flow)
+                if program is None:
+                    return
+                known = self._known.get(digest(program))
+                if isinstance(known, Measurement):
+                    yield replace(known, program=program, duplicate=True)
+                    continue
+                if known is not None:
+                    known.twins.append(program)
+                    continue
+                trial = Trial(program)
+                self._known[digest(program)] = trial
+            flow.building.append(trial)
+            self._runner.begin(trial)
+
+    def _next(self, flow: _Flow) -> Candidate | None:
+        try:
+            return next(flow.source)
+        except StopIteration:
+            flow.exhausted = True
+            return None
+
+    def _step(self, flow: _Flow) -> Iterator[Measurement]:
+        """Wait until somebody has something to say, and take it in."""
+        if flow.running is None and flow.built:
+            yield from self._start(flow, flow.built.popleft())
+        workers = [trial.worker for trial in flow.building if trial.worker is not None]
+        device = [self._runner.device] if flow.running else []
+        speakers: list[Speaker] = [*workers, *device]
+        ready = self._runner.server.poll(speakers, TICK_SECONDS)
+        running = flow.running
+        if running is not None and (device[0] in ready or self._runner.overdue(running)):
+            flow.running = None
+            measurement = self._runner.finish_run(running)
+            yield from self._end(running, self._runner.doubt(running, measurement, self._best(running)))
+        for trial in list(flow.building):
+            outcome = self._advance(trial, trial.worker in ready)
+            if trial.stage == "built":
+                flow.building.remove(trial)
+                flow.built.append(trial)
+                self._free_builder(trial)
+            elif outcome is not None or trial.stage == "twin":
+                self._discard([trial])
+                flow.building.remove(trial)
+                self._runner.forget(trial)
+                if outcome is not None:
+                    yield from self._finish(trial, outcome)
+
+    def _start(self, flow: _Flow, trial: Trial) -> Iterator[Measurement]:
+        failure = self._runner.start_run(trial, self._best(trial))
+        if failure is None:
+            flow.running = trial
+        else:
+            yield from self._end(trial, trial.failed(failure))
+
+    def _end(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
+        self._runner.forget(trial)
+        yield from self._finish(trial, measurement)
+        self._discard([trial])
+
+    def _free_builder(self, trial: Trial) -> None:
+        """What it built is in a file: the process can go."""
+        if trial.worker is not None:
+            self._runner.server.discard(trial.worker)
+            trial.worker = None
+
+    def _best(self, trial: Trial) -> float | None:
+        best = self.best.get(trial.program.operator)
+        return best.median if best else None
+
+    def _settle(
+        self, trials: list[Trial], finalists: list[Measurement], settling: Settling, rng: np.random.Generator
+    ) -> Settled | None:
+        built: list[Trial] = []
+        saved, self._known = self._known, {}
+        try:
+            # Each must be built although its result is known.
+            for _ in self._build(iter(()), deque(trials), [], built, len(trials)):
+                pass
+        finally:
+            self._known = saved
+        runs = [(trial, self._runner.run(trial, None, keep=True)) for trial in built]
+        remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
+        try:
+            return self._compare(remaining, different(trials), settling, rng)
+        finally:
+            for trial, _ in remaining:
+                self._runner.sample(trial, 1, 0)
+            for trial in trials:
+                self._runner.forget(trial)
+
+    def _take_sample(self, trial: Trial, number: int) -> float:
+        samples = self._runner.sample(trial, number, 1)
+        return samples[0] if samples else math.inf

@@ -1,0 +1,68 @@
+"""The process that has the GPU, as its owner sees it; `gpu_worker.py` is what it does.
+
+It is started afresh and not forked: CUDA does not work in a child of a process that has touched it, and whether some
+library of the parent did is hard to say. Starting takes seconds, so the next one is started before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from slipstream.measure.channel import Channel
+from slipstream.measure.processes import End, last_lines
+
+_PATIENCE = 5.0
+
+
+class GpuProcess:
+    """It answers `launch` and `launch_again` over `channel`, one at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self.is_new = True
+        self._log = os.memfd_create("slipstream-log", os.MFD_CLOEXEC)
+        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
+        paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream.measure.gpu_worker", str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for the owner to handle
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def last_lines(self) -> str:
+        """The end of what it printed."""
+        return last_lines(self._log)
+
+    def end(self) -> End:
+        """How it ended; one that does not go is killed."""
+        try:
+            status = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        return End(status, peak_bytes=0)
+
+    def close(self) -> None:
+        """End it, whatever it is doing. Safe to call twice."""
+        self.channel.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._log)

@@ -1,0 +1,55 @@
+"""What the process that has the GPU does: run one program after another for its owner, until that hangs up.
+
+Started by `gpu_process.py`, never by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from slipstream.measure.channel import Channel, ChannelClosedError
+from slipstream.measure.types import FailureKind
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """`python -m slipstream.measure.gpu_worker FD OWNER`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[2]):
+        return
+    from slipstream.cli.tvm_import import import_tvm_without_torch
+
+    import_tvm_without_torch()
+    from slipstream.cuda_libraries import load_runtime
+    from slipstream.measure.launcher import Launcher
+
+    load_runtime()
+    launcher = Launcher()
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    with contextlib.suppress(ChannelClosedError):
+        while True:
+            channel.send(_answer(launcher, channel.receive()))
+
+
+def _answer(launcher: Any, request: dict[str, Any]) -> dict[str, Any]:
+    jobs = {"launch": launcher.launch, "launch_again": launcher.launch_again}
+    (job, options), *_ = request.items()
+    try:
+        answer: dict[str, Any] = jobs[job](**options)
+        return answer
+    except Exception as error:  # TVM raises whatever it likes; any of it is this program's failure
+        text = str(error).strip() or type(error).__name__
+        kind = FailureKind.OUT_OF_MEMORY if "out of memory" in text else FailureKind.RUN_ERROR
+        return {"failure": kind.value, "message": text.splitlines()[-1]}
+
+
+if __name__ == "__main__":
+    main()

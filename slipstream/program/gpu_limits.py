@@ -1,0 +1,287 @@
+"""What a program of MetaSchedule's CUDA sketches asks of a GPU, told from its decisions alone.
+
+Nine in ten programs drawn at random have too few or too many threads, or tiles that do not fit shared memory. TVM finds
+that out after replaying the whole trace and lowering it; here it takes some multiplications.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import s_tir, tirx
+
+from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
+from slipstream.program.sketch import Sketch
+from slipstream.target import STATIC_SHARED_BYTES, Target
+
+_MOST_VIRTUAL_THREADS = 8
+# A thread has 255 registers; besides its sums it needs some for operands and addresses.
+_MOST_SUMS = 192
+_OTHER_REGISTERS = 24
+_TILING = "meta_schedule.tiling_structure"
+_PIPELINE = "software_pipeline_stage"
+
+# One factor of a program: which decision, and which of its parts (-1: a choice's value).
+Factor = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one block of threads uses: numbers, or arrays with one for each of many programs.
+
+    `steps` is how often it goes to memory for the next tiles.
+    """
+
+    blocks: Any
+    threads: Any
+    virtual_threads: Any
+    sums: Any
+    shared_bytes: Any
+    steps: Any
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor copied to shared memory: for each of its dimensions (loop, stride) of those that walk it."""
+
+    element_bytes: int
+    dimensions: tuple[tuple[tuple[int, int], ...], ...]
+
+    def bytes(self, extents: Mapping[int, Any]) -> Any:
+        """What a tile of these extents takes."""
+        size: Any = self.element_bytes
+        for walked in self.dimensions:
+            size = size * (1 + sum(stride * (extents[loop] - 1) for loop, stride in walked))
+        return size
+
+
+@dataclass(frozen=True)
+class GpuLimits:
+    """The resources of one sketch as products of its factors; `check` refuses what the GPU cannot run."""
+
+    points: Points
+    blocks: tuple[Factor, ...]
+    threads: tuple[Factor, ...]
+    virtual: tuple[Factor, ...]
+    sums: tuple[Factor, ...]
+    steps: tuple[Factor, ...]
+    tiles: Mapping[int, tuple[Factor, ...]]
+    operands: tuple[_Operand, ...]
+    copies: int
+    registers: int
+    fewest_threads: int
+    most_threads: int
+    shared_bytes: int
+
+    @property
+    def says_all(self) -> bool:
+        """Whether nothing is left that could keep a program which passes from being launched."""
+        return bool(self.tiles)
+
+    def usage(self, decisions: Decisions) -> Usage:
+        return self._usage(lambda number: decisions[number])
+
+    def _usage(self, value_of: Callable[[int], Any]) -> Usage:
+        """`value_of` a decision: a tile's factors, or arrays of them; a choice's index, or an array of them."""
+
+        def factor(decision: int, part: int) -> Any:
+            point = self.points[decision]
+            if isinstance(point, Tile):
+                return value_of(decision)[part]
+            return np.asarray(point.candidates)[value_of(decision)] if isinstance(point, Choice) else 1
+
+        def product(factors: Sequence[Factor]) -> Any:
+            return math.prod(factor(*f) for f in factors)
+
+        extents = {loop: product(factors) for loop, factors in self.tiles.items()}
+        shared = sum(operand.bytes(extents) for operand in self.operands)
+        return Usage(
+            blocks=product(self.blocks),
+            threads=product(self.threads),
+            virtual_threads=product(self.virtual),
+            sums=product(self.sums),
+            shared_bytes=self.copies * shared,
+            steps=product(self.steps),
+        )
+
+    def check(self, decisions: Decisions) -> None:
+        """Raise `IllegalDecisionError` for what cannot be launched, or would not keep its sums in registers."""
+        usage = self.usage(decisions)
+        for broken, what in self._rules(usage):
+            if broken:
+                raise IllegalDecisionError(what)
+
+    def allowed(self, decisions: Sequence[Decisions]) -> NDArray[np.bool_]:
+        """For each of many decision sets, whether `check` would let it pass; in one go."""
+        columns = [np.asarray([d[number] for d in decisions], dtype=np.int64).T for number in range(len(self.points))]
+        refused = np.zeros(len(decisions), dtype=bool)
+        for broken, _ in self._rules(self._usage(lambda number: columns[number])):
+            refused |= broken
+        return ~refused
+
+    def _rules(self, usage: Usage) -> list[tuple[Any, str]]:
+        """What must not be, and how to say so."""
+        if not self.threads:
+            return []
+        sums = usage.sums * usage.virtual_threads
+        fewest = self.fewest_threads
+        return [
+            (usage.threads < fewest, f"{usage.threads} threads in a block are fewer than {fewest}"),
+            (usage.threads > self.most_threads, f"{usage.threads} threads in a block are over {self.most_threads}"),
+            (
+                usage.virtual_threads > _MOST_VIRTUAL_THREADS,
+                f"{usage.virtual_threads} virtual threads are over {_MOST_VIRTUAL_THREADS}",
+            ),
+            (
+                usage.shared_bytes > self.shared_bytes,
+                f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}",
+            ),
+            ((usage.steps < 2) & (self.copies > 1), "tiles cannot be fetched ahead where there is only one"),
+            (sums > _MOST_SUMS, f"{sums} sums in a thread are over {_MOST_SUMS}"),
+            (
+                usage.threads * (sums + _OTHER_REGISTERS) > self.registers,
+                f"{usage.threads} threads with {sums} sums each need more than {self.registers} registers",
+            ),
+        ]
+
+
+def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Target) -> GpuLimits:
+    """Read off a sketch which of its factors become blocks, threads, sums and tiles in shared memory."""
+    assert target.gpu is not None
+    walk = _Walk(sketch)
+    anchor = _block_number(walk)
+    tiles = walk.tiles_in_shared_memory() if anchor is not None else {}
+    return GpuLimits(
+        points=points,
+        blocks=walk.bound("blockIdx.x"),
+        threads=walk.bound("threadIdx.x"),
+        virtual=walk.bound("vthread.x"),
+        sums=walk.innermost() if anchor is not None else (),
+        steps=walk.pipelined,
+        tiles=tiles,
+        operands=_operands(func, anchor, walk.cached) if anchor is not None else (),
+        copies=walk.copies,
+        registers=target.gpu.registers,
+        # Fewer than a warp leave lanes idle; TVM would allow it.
+        fewest_threads=min(target.gpu.warp, _elements(points, walk.bound("blockIdx.x"))) if tiles else 1,
+        most_threads=target.gpu.threads,
+        shared_bytes=min(target.gpu.shared_bytes, STATIC_SHARED_BYTES),
+    )
+
+
+def _elements(points: Points, blocks: Sequence[Factor]) -> int:
+    """How many elements the blocks of threads share out."""
+    spatial = [points[number] for number in {number for number, _ in blocks}]
+    return math.prod(point.extent for point in spatial if isinstance(point, Tile))
+
+
+class _Walk:
+    """The instructions of a sketch, followed once: which factors each loop consists of."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        self.blocks: dict[str, str] = {}
+        self.anchor: str | None = None
+        self.cached: list[int] = []
+        self.copies = 1
+        self.pipelined: tuple[Factor, ...] = ()
+        self._loops: list[str] = []
+        self._order: list[str] = []
+        self._parts: dict[str, list[str]] = {}
+        self._factors: dict[str, tuple[Factor, ...]] = {}
+        self._bindings: dict[str, tuple[Factor, ...]] = {}
+        self._shared_at: str | None = None
+        variables: dict[str, Factor] = {}
+        numbers = {position: number for number, position in enumerate(sketch.sampled)}
+        for position, (name, inputs, attributes, outputs) in enumerate(sketch.instructions):
+            if position in numbers:
+                single = name == "SampleCategorical"
+                variables.update((out, (numbers[position], -1 if single else n)) for n, out in enumerate(outputs))
+            self._take(name, inputs, attributes, outputs, variables)
+
+    def _take(self, name: str, inputs: list[Any], attributes: list[Any], outputs: list[str], known: Any) -> None:
+        if name == "GetSBlock":
+            self.blocks[outputs[0]] = attributes[0]
+        elif name == "Annotate" and attributes[0] == _TILING:
+            self.anchor = inputs[0]
+        elif name == "Annotate" and attributes[0] == _PIPELINE:
+            self.copies = 1 + max(inputs[1])
+            self.pipelined = self._factors[inputs[0]]
+        elif name == "GetLoops" and inputs[0] == self.anchor and not self._loops:
+            self._loops = outputs
+        elif name == "Split":
+            self._parts[inputs[0]] = outputs
+            for loop, factor in zip(outputs, inputs[1:], strict=True):
+                self._factors[loop] = (known[factor],) if factor in known else ()
+        elif name == "Reorder" and not self._order:
+            self._order = inputs
+        elif name == "Fuse":
+            self._factors[outputs[0]] = tuple(f for loop in inputs for f in self._factors.get(loop, ()))
+        elif name == "Bind":
+            # Several kernels in one program: the largest of equal axes is what counts, any of them will do.
+            self._bindings.setdefault(attributes[0], self._factors.get(inputs[0], ()))
+        elif name == "CacheRead" and attributes[1] == "shared":
+            self.cached.append(int(attributes[0]))
+            self._waiting = outputs[0]
+        elif name == "ComputeAt" and self.cached and inputs[0] == self._waiting:
+            self._shared_at = inputs[1]
+
+    def bound(self, axis: str) -> tuple[Factor, ...]:
+        return self._bindings.get(axis, ())
+
+    def tiles_in_shared_memory(self) -> dict[int, tuple[Factor, ...]]:
+        """For each loop of the anchor, the factors a block's tile of it is made of."""
+        if self._shared_at not in self._order:
+            return {}
+        at = self._order.index(self._shared_at)
+        launched = set(self.bound("blockIdx.x"))
+        threads = set(self.bound("threadIdx.x")) | set(self.bound("vthread.x"))
+        tiles: dict[int, tuple[Factor, ...]] = {}
+        for number, loop in enumerate(self._loops):
+            inside: list[Factor] = []
+            for part in self._parts.get(loop, []):
+                factors = self._factors[part]
+                if not set(factors) & launched and (set(factors) & threads or self._order.index(part) > at):
+                    inside += factors
+            tiles[number] = tuple(inside)
+        return tiles
+
+    def innermost(self) -> tuple[Factor, ...]:
+        """The factors of spatial loops that neither blocks nor threads share out: the sums of one thread."""
+        taken = {f for axis in ("blockIdx.x", "vthread.x", "threadIdx.x") for f in self.bound(axis)}
+        spatial = {decision for decision, _ in taken}
+        return tuple(f for loop in self._order for f in self._factors[loop] if f[0] in spatial and f not in taken)
+
+
+def _block_number(walk: _Walk) -> int | None:
+    """The place of the tiled block in the function, where it is one of the function's own."""
+    name = walk.blocks.get(walk.anchor or "", "")
+    return int(name[1:]) if name.startswith("#") and name[1:].isdecimal() else None
+
+
+def _operands(func: tirx.PrimFunc, anchor: int, cached: Sequence[int]) -> tuple[_Operand, ...]:
+    blocks: list[Any] = []
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda b: blocks.append(b) if b.name_hint != "root" else None),))
+    block = blocks[anchor]
+    variables = [iter_var.var for iter_var in block.iter_vars]
+    operands = []
+    for number in cached:
+        region = block.reads[number]
+        element_bytes = tvm.DataType(str(region.source.dtype)).itemsize
+        dimensions = tuple(_strides(part.min, variables) for part in region.region)
+        operands.append(_Operand(element_bytes, dimensions))
+    return tuple(operands)
+
+
+def _strides(index: Any, variables: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """By how much each variable moves an index, where it moves it at all."""
+    coefficients = tvm.sym.detect_linear_equation(index, list(variables))
+    if not coefficients:
+        raise ValueError(f"the index {index} is not linear in the loops")
+    return tuple((n, abs(int(c))) for n, c in enumerate(coefficients[:-1]) if int(c))

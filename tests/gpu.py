@@ -1,0 +1,32 @@
+"""What tests of GPUs share: which of them can run here, and operators to try them on.
+
+`pytest -m gpu` on a machine with an NVIDIA GPU runs those that need one; everywhere else they are skipped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from slipstream import nvrtc
+from slipstream.cuda_device import find_device
+from slipstream.frontends import load_model
+from slipstream.graph.operators import Operator, extract_operators
+from slipstream.graph.prepare import prepare
+from slipstream.target import Target, resolve_target
+
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(find_device() is None, reason="no NVIDIA GPU answers here")]
+needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+
+
+@cache
+def some_gpu() -> Target:
+    """A GPU nobody has to have."""
+    return resolve_target("cuda:sm_90")
+
+
+@cache
+def operators(model: str = "zoo:tiny_cnn") -> list[Operator]:
+    """The operators of a model, prepared for a GPU."""
+    return extract_operators(prepare(load_model(model).module, some_gpu())[0])

@@ -1,0 +1,82 @@
+"""What decisions tell about a GPU's limits, against TVM's own verifier, which lowers the program and counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slipstream.program.decisions import IllegalDecisionError, perturb
+from slipstream.program.gpu_limits import GpuLimits
+from slipstream.program.space import Program, Space
+from tests.gpu import operators, some_gpu
+
+
+@pytest.fixture(params=["conv2d 3x3", "conv2d 1x1", "depthwise", "matmul"])
+def space(request: pytest.FixtureRequest) -> Space:
+    operator = next(o for o in operators() if o.name.startswith(request.param))
+    return Space(operator.key, operator.func, some_gpu())
+
+
+def _tiled(space: Space) -> list[tuple[Program, GpuLimits]]:
+    pairs = [(example, space.limits(example.sketch)) for example in space.sketches]
+    return [(example, limits) for example, limits in pairs if limits is not None and limits.says_all]
+
+
+def _verified_by_tvm(space: Space, program: Program) -> bool:
+    """Whether all of TVM's postprocessors accept it, the verifier among them."""
+    unaware = Space(space.key, space.func, space.target)
+    unaware.limits = lambda sketch: None  # type: ignore[method-assign]
+    return unaware.realize(program) is not None
+
+
+def test_what_is_drawn_is_accepted_by_tvm(space: Space) -> None:
+    rng = np.random.default_rng(0)
+    examples = _tiled(space)
+    assert examples
+    for example, limits in examples:
+        for _ in range(3):
+            program = space.draw(rng, [example])
+            limits.check(program.decisions)
+            assert _verified_by_tvm(space, program), limits.usage(program.decisions)
+
+
+def test_what_cannot_be_launched_is_refused_by_both(space: Space, request: pytest.FixtureRequest) -> None:
+    """Threads and shared memory only: TVM does not count registers."""
+    rng = np.random.default_rng(1)
+    refused = 0
+    for example, limits in _tiled(space):
+        program = space.draw(rng, [example])
+        for _ in range(200):
+            decisions = perturb(limits.points, program.decisions, rng, changes=6)
+            usage = limits.usage(decisions)
+            if usage.threads > limits.most_threads or usage.shared_bytes > limits.shared_bytes:
+                refused += 1
+                with pytest.raises(IllegalDecisionError):
+                    limits.check(decisions)
+                assert not _verified_by_tvm(space, Program(space.key, example.sketch, decisions))
+                break
+    assert refused or "matmul" in request.node.name  # too small to ask for too much
+
+
+def test_many_at_once_are_judged_as_one_by_one() -> None:
+    space = Space(operators()[0].key, operators()[0].func, some_gpu())
+    rng = np.random.default_rng(2)
+    for example, limits in _tiled(space):
+        start = space.draw(rng, [example]).decisions
+        many = [perturb(limits.points, start, rng, changes=2) for _ in range(200)]
+        allowed = limits.allowed(many)
+        assert 0 < allowed.sum() < len(many)
+        for decisions, fits in zip(many, allowed, strict=True):
+            if fits:
+                limits.check(decisions)
+            else:
+                with pytest.raises(IllegalDecisionError):
+                    limits.check(decisions)
+
+
+def test_the_default_program_has_no_trace_and_can_be_realized() -> None:
+    space = Space(operators()[0].key, operators()[0].func, some_gpu())
+    realized = space.realize(space.default)
+    assert realized is not None
+    assert "blockIdx.x" in realized.module.script()
+    assert space.default.decisions == ()
