@@ -106,7 +106,7 @@ def main() -> None:
     }
 
     def save() -> None:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+        options.output.write_text(json.dumps(report) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ours"
