@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -91,15 +91,12 @@ class GpuMeasurer(LocalMeasurer):
                 program = None if flow.exhausted else self._next(flow)
                 if program is None:
                     return
-                known = self._known.get(digest(program))
-                if isinstance(known, Measurement):
-                    yield replace(known, program=program, duplicate=True)
+                admitted = self._admit(program)
+                if not isinstance(admitted, Trial):
+                    if admitted is not None:
+                        yield admitted
                     continue
-                if known is not None:
-                    known.twins.append(program)
-                    continue
-                trial = Trial(program)
-                self._known[digest(program)] = trial
+                trial = admitted
             flow.building.append(trial)
             self._runner.begin(trial)
 

@@ -213,15 +213,12 @@ class LocalMeasurer:
                     exhausted = program is None
                     if program is None:
                         break
-                    known = self._known.get(digest(program))
-                    if isinstance(known, Measurement):
-                        yield replace(known, program=program, duplicate=True)
+                    admitted = self._admit(program)
+                    if not isinstance(admitted, Trial):
+                        if admitted is not None:
+                            yield admitted
                         continue
-                    if known is not None:
-                        known.twins.append(program)
-                        continue
-                    trial = Trial(program)
-                    self._known[digest(program)] = trial
+                    trial = admitted
                 building.append(trial)
                 self._runner.begin(trial)
             if not building:
@@ -239,6 +236,17 @@ class LocalMeasurer:
                     building.remove(trial)
                     if outcome is not None:
                         yield from self._finish(trial, outcome)
+
+    def _admit(self, program: Candidate) -> Trial | Measurement | None:
+        """A new trial; or the result, if the same text has one; None if it waits for one that is under way."""
+        known = self._known.get(digest(program))
+        if isinstance(known, Measurement):
+            return replace(known, program=program, duplicate=True)
+        if known is not None:
+            known.twins.append(program)
+            return None
+        trial = self._known[digest(program)] = Trial(program)
+        return trial
 
     def _advance(self, trial: Trial, ready: bool) -> Measurement | None:
         """Take in what a building worker has to say; a measurement is returned if that was its last word."""

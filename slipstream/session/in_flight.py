@@ -16,8 +16,6 @@ from slipstream.program.space import Realized
 if TYPE_CHECKING:
     from slipstream.session.loop import Session
 
-_NOTHING_IMPROVES = "nothing improves any more"
-
 
 class _Slots:
     """The slots under way: whose each is, its programs, and how many of them are still to be measured."""
@@ -47,8 +45,8 @@ class _Slots:
         return self._under_way.pop(slot)
 
 
-def run_in_flight(session: Session) -> str:
-    """Tune until the budget is spent or nothing improves; the reason it ended, in words."""
+def run_in_flight(session: Session) -> None:
+    """Tune until the budget is spent or nothing improves."""
     slots = _Slots()
     results = session.measurer.measure(_candidates(session, slots))
     started = session.elapsed
@@ -67,7 +65,6 @@ def run_in_flight(session: Session) -> str:
         split = session.snapshot.split
         busy = sum(split.get(name, 0.0) for name in ("run", "search", "schedule", "train", "store"))
         split["build"] = max(split.get("build", 0.0), session.elapsed - started - busy)
-    return session.over() or _NOTHING_IMPROVES
 
 
 def _candidates(session: Session, slots: _Slots) -> Iterator[Candidate | None]:

@@ -34,6 +34,7 @@ from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+_NOTHING_IMPROVES = "nothing improves any more"
 _SAVE_SHARE = 0.05  # of the time between two savings of the cost model, what one may take
 
 
@@ -113,11 +114,12 @@ class Session:
             if not is_default(slot):
                 self._go_on(slot)
         if self.settings.in_flight > 1:
-            return run_in_flight(self)
+            run_in_flight(self)
+            return self.over() or _NOTHING_IMPROVES
         while (reason := self.over()) is None:
             picked = self.pick()
             if picked is None:
-                return "nothing improves any more"
+                return _NOTHING_IMPROVES
             self._slot(picked)
         return reason
 
