@@ -1,13 +1,16 @@
 """How much sooner than MetaSchedule's algorithm: time until our compiled model is as fast as its final one.
 
     python -m benchmarks.speedup [--models resnet18,...] [--seeds 1] [--trials 64] [--budget 5m] [--work build/speedup]
+    python -m benchmarks.speedup --table     # the table again, from the raw results alone
 
-Both sides tune the same model on the same measurer, one after the other in turns, nothing else running:
-  preset  `--preset metaschedule` with so many trials for every operator, to its end,
-  ours    `slipstream tune` at its defaults, for the budget.
-Then the model is compiled with what each side knew after 0.5, 1, 2, 3, 5 and 10 minutes and at its end, and these
-artifacts run interleaved. Time counts from the start of the command, import, preparation, search and training
-included. A session that exists is not run again; an interrupted one goes on. Takes half an hour a model and seed.
+Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
+  preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
+  ours    `slipstream tune` at its defaults, for the budget, once for each seed.
+Both measure our default programs first and may keep them. Then the model is compiled with what each side knew after
+0.25, 0.5, 1, 2, 3, 5 and 10 minutes and at its end, with the default programs alone, and with the best of the programs
+that the preset's search itself found. These artifacts and ONNX Runtime run interleaved. Time counts from the start of
+the command to the verified artifact: import, preparation, search, training, settling, compiling. A session that exists
+is not run again; an interrupted one goes on. Takes half an hour a model.
 """
 
 from __future__ import annotations
@@ -16,142 +19,156 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
-import time
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import describe_machine
 from slipstream.cli.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
 
+from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
+from slipstream.artifact.baselines import baseline  # noqa: E402
 from slipstream.artifact.bench import interleave  # noqa: E402
 from slipstream.artifact.compile import write_artifact  # noqa: E402
 from slipstream.artifact.loaded import load  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
 from slipstream.frontends.inputs import random_inputs  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
-from slipstream.program.decisions import from_json  # noqa: E402
-from slipstream.program.sketch import Sketch  # noqa: E402
-from slipstream.program.space import Program  # noqa: E402
-from slipstream.session.budget import parse_duration  # noqa: E402
-from slipstream.session.directory import SessionDirectory, open_store  # noqa: E402
-from slipstream.session.tune import resume, tune  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
-from slipstream.store import Store  # noqa: E402
+from slipstream.store import TrialRecord  # noqa: E402
 from slipstream.target import Target, resolve_target  # noqa: E402
 
-_MINUTES = (0.5, 1, 2, 3, 5, 10)
+RESULTS = Path(__file__).parent / "results"
+MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
+MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 _SAME = 1.01  # as fast as: within one per cent
 
 
-def run_side(model: str, directory: Path, **options: Any) -> None:
-    """Tune unless it has been done."""
-    if (directory / "model").is_dir():
-        return
-    if (directory / "session.json").exists():
-        resume(directory)
-        return
-    shutil.rmtree(directory, ignore_errors=True)
-    tune(f"zoo:{model}", directory, **options)
+def compile_stages(
+    model: Any, prepared: Any, target: Target, sides: Mapping[str, EndedSession], work: Path
+) -> dict[str, Any]:
+    """Artifacts of what each side knew at each time; name -> where, and after how many seconds it would be there."""
+    stages: dict[str, Any] = {}
 
+    def write(name: str, seconds: float, best: Mapping[str, TrialRecord], side: EndedSession) -> None:
+        path = work / "stages" / name.replace(" ", "-")
+        programs = {key: side.program(trial) for key, trial in best.items()}
+        shutil.rmtree(path, ignore_errors=True)
+        write_artifact(
+            model, lambda: prepared, target, path, program=schedule_with(programs, target), threads=target.threads
+        )
+        stages[name] = {"path": path, "seconds": seconds, "trials": len(best)}
 
-def winners_at(store: Store, session: str, seconds: float) -> dict[str, Program]:
-    """Each operator's best program among the slots that had ended after `seconds`."""
-    ended = {slot.slot for slot in store.slots(session) if slot.finished and slot.stats["elapsed"] <= seconds}
-    best: dict[str, tuple[float, Program]] = {}
-    for trial in store.trials(session=session):
-        if trial.slot in ended and trial.median < best.get(trial.operator, (math.inf, None))[0]:
-            text = store.sketch(trial.program.sketch)
-            assert text is not None
-            program = Program(trial.operator, Sketch(text), from_json(trial.program.decisions))
-            best[trial.operator] = (trial.median, program)
-    return {key: program for key, (_, program) in best.items()}
-
-
-def compile_stages(model: Any, prepared: Any, target: Target, directory: Path) -> dict[str, dict[str, Any]]:
-    """Artifacts of what a session knew at each time; name -> where, and the seconds it stands for."""
-    folder = SessionDirectory.read(directory)
-    stages: dict[str, dict[str, Any]] = {}
-    with open_store(folder, read_only=True) as store:
-        record = store.session(folder.session)
-        times = [60.0 * minutes for minutes in _MINUTES if 60.0 * minutes < record.elapsed]
-        for seconds in times:
-            path = directory / f"after-{seconds:.0f}s"
-            winners = winners_at(store, folder.session, seconds)
-            write_artifact(
-                model, lambda: prepared, target, path, program=schedule_with(winners, target), threads=target.threads
-            )
-            stages[f"{directory.name} {seconds / 60:g} min"] = {"path": path, "seconds": seconds}
-        stages[f"{directory.name} end"] = {"path": folder.model, "seconds": record.elapsed}
+    preset = sides["preset"]
+    write("untuned", 0.0, {}, preset)
+    write("preset own", preset.seconds, preset.best(defaults=False), preset)
+    for name, side in sides.items():
+        for seconds in (60.0 * minutes for minutes in MINUTES):
+            if seconds < max(side.ended.values()):
+                write(f"{name} {seconds / 60:g} min", seconds + side.finishing, side.best(seconds), side)
+        stages[f"{name} end"] = {"path": side.directory.model, "seconds": side.seconds}
     return stages
 
 
-def compare(model: str, work: Path, seed: int, seconds: float) -> dict[str, Any]:
+def compare(model: str, sides: Mapping[str, EndedSession], work: Path, seconds: float) -> dict[str, Any]:
     target = resolve_target("cpu")
     loaded = load_model(f"zoo:{model}")
     prepared = prepare(loaded.module, target)[0]
-    stages: dict[str, dict[str, Any]] = {}
-    for side in ("preset", "ours"):
-        stages |= compile_stages(loaded, prepared, target, work / f"{model}-{seed}" / side)
+    stages = compile_stages(loaded, prepared, target, sides, work)
     compiled = {name: load(stage["path"], threads=target.threads) for name, stage in stages.items()}
     feed = random_inputs(loaded.inputs, np.random.default_rng(0))
-    runs = {name: (lambda artifact=artifact: artifact(feed)) for name, artifact in compiled.items()}
-    blocks = interleave(runs, seconds, np.random.default_rng(seed))
+    runs: dict[str, Any] = {name: (lambda artifact=artifact: artifact(feed)) for name, artifact in compiled.items()}
+    manifest = next(iter(compiled.values())).manifest
+    runs["onnxruntime"] = baseline("onnxruntime", manifest, f"zoo:{model}", feed, target.threads)
+    blocks = interleave(runs, seconds, np.random.default_rng(0))
     rows = {
         name: {
-            "seconds": stages[name]["seconds"],
+            "seconds": stages.get(name, {}).get("seconds"),
             "latency": float(np.median(np.concatenate(samples))),
             "blocks": [float(np.median(block)) for block in samples],
         }
         for name, samples in blocks.items()
     }
-    goal = rows["preset end"]["latency"]
-    reached = [
-        row["seconds"] for name, row in rows.items() if name.startswith("ours") and row["latency"] <= _SAME * goal
-    ]
-    first = min(reached, default=math.inf)
     return {
         "stages": rows,
-        "preset_seconds": rows["preset end"]["seconds"],
-        "goal_latency": goal,
-        "ours_seconds": first if math.isfinite(first) else None,
-        "speedup": rows["preset end"]["seconds"] / first,
+        "sides": {name: side.to_json() for name, side in sides.items()},
     }
+
+
+def reached(result: Mapping[str, Any], side: str) -> float:
+    """Seconds after which `side` had an artifact as fast as the preset's final one; infinite if it never had."""
+    goal = _SAME * result["stages"]["preset end"]["latency"]
+    rows = (row for name, row in result["stages"].items() if name.startswith(side) and row["latency"] <= goal)
+    return min((row["seconds"] for row in rows), default=math.inf)
+
+
+def speedups(result: Mapping[str, Any]) -> list[float]:
+    """How many times sooner than the preset, for each of our seeds."""
+    preset = result["stages"]["preset end"]["seconds"]
+    return [preset / reached(result, side) for side in result["sides"] if side != "preset"]
+
+
+def markdown(raw: Mapping[str, Any]) -> str:
+    """The tables, from raw results alone."""
+    lines = ["# Time to the preset's latency", ""]
+    lines += ["| model | preset ends after, s | ours is as fast after, s | times sooner |", "| --- | --- | --- | --- |"]
+    for model, result in raw["models"].items():
+        ours = ", ".join(f"{reached(result, side):.0f}" for side in result["sides"] if side != "preset")
+        times = ", ".join(f"{x:.1f}" for x in speedups(result))
+        lines.append(f"| {model} | {result['stages']['preset end']['seconds']:.0f} | {ours} | {times} |")
+    means = [float(np.median(speedups(result))) for result in raw["models"].values()]
+    if all(mean > 0 for mean in means):
+        lines.append(f"| geometric mean | | | {geometric_mean(means):.1f} |")
+    for model, result in raw["models"].items():
+        onnxruntime = result["stages"]["onnxruntime"]["latency"]
+        lines += ["", f"## {model}", ""]
+        lines += [
+            "| artifact | there after, s | ms (10th - 90th percentile of blocks) | times as fast as ONNX Runtime |"
+        ]
+        lines += ["| --- | --- | --- | --- |"]
+        for name, row in result["stages"].items():
+            low, high = np.quantile(row["blocks"], [0.1, 0.9]) * 1e3
+            seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
+            latency = f"{row['latency'] * 1e3:.2f} ({low:.2f} - {high:.2f})"
+            lines.append(f"| {name} | {seconds} | {latency} | {onnxruntime / row['latency']:.2f} |")
+        lines += ["", "| share of wall clock, % | " + " | ".join(result["sides"]) + " |"]
+        lines += ["| --- |" + " --- |" * len(result["sides"])]
+        for part in ("search", "build", "run", "train", "schedule", "store", "compile"):
+            shares = [100 * side["split"].get(part, 0.0) / side["seconds"] for side in result["sides"].values()]
+            lines.append(f"| {part} | " + " | ".join(f"{share:.1f}" for share in shares) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="resnet18,squeezenet1_1,mobilenet_v2,transformer_encoder")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
     parser.add_argument("--budget", default="5m", help="ours")
     parser.add_argument("--seconds", type=float, default=60.0, help="for running the artifacts")
     parser.add_argument("--work", type=Path, default=Path("build/speedup"))
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/speedup.json"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "speedup.json")
+    parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
     options = parser.parse_args()
-    raw: dict[str, Any] = {"machine": platform.processor(), "cores": os.cpu_count(), "models": {}}
-    for model in options.models.split(","):
+    raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
+    for model in () if options.table else options.models.split(","):
+        work, load_before = options.work / model, os.getloadavg()
+        preset: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
+        sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
         for seed in range(options.seeds):
-            folder = options.work / f"{model}-{seed}"
-            load_before = os.getloadavg()
-            preset = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
-            run_side(model, folder / "preset", seed=seed, **preset)
-            run_side(model, folder / "ours", seed=seed, budget=parse_duration(options.budget))
-            result = compare(model, options.work, seed, options.seconds)
-            result |= {"load_before": load_before, "load_after": os.getloadavg(), "date": time.strftime("%Y-%m-%d")}
-            raw["models"][f"{model}-{seed}"] = result
-            print(
-                f"{model} seed {seed}: preset {result['preset_seconds']:.0f} s, {result['goal_latency'] * 1e3:.2f} ms"
-            )
-            for name, row in result["stages"].items():
-                spread = np.quantile(row["blocks"], [0.1, 0.9]) * 1e3
-                print(f"  {name:16} {row['latency'] * 1e3:8.3f} ms ({spread[0]:.3f} - {spread[1]:.3f})")
-            print(f"  ours reaches it after {result['ours_seconds']} s: {result['speedup']:.1f} times sooner")
-            options.output.write_text(json.dumps(raw, indent=1) + "\n")
+            ours = f"ours-{seed}"
+            sides[ours] = tune_apart(f"zoo:{model}", work / ours, seed=seed, budget=options.budget)
+        result = compare(model, sides, work, options.seconds)
+        raw["models"][model] = {**describe_machine(), "load": [load_before, os.getloadavg()], **result}
+        options.output.write_text(json.dumps(raw, indent=1) + "\n")
+    options.output.with_suffix(".md").write_text(markdown(raw))
+    print(markdown(raw), end="")
 
 
 if __name__ == "__main__":

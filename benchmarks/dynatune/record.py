@@ -46,7 +46,6 @@ def record(model: str, seed: int, trials: int, work: Path) -> Recording | None:
             # Nothing but the number of trials ends an operator.
             settings = {
                 "families": "none",
-                "joint": False,
                 "slot_trials": _SLOT_TRIALS,
                 "patience_trials": 10 * trials,
                 "most_trials": trials,

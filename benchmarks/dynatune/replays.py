@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.no_belief import NoBelief
-from benchmarks.dynatune.paper_ucb import PaperUCB
 from slipstream.schedulers import Scheduler, make
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
 
@@ -43,8 +42,6 @@ def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: 
     """The policy of that name; all of `LABELS`, and whatever else `slipstream.schedulers` has."""
     if name == "no_belief":
         return NoBelief()
-    if name == "dynatune_paper":
-        return PaperUCB(seed=seed, slot_trials=slot_trials, peak_flops=peak_flops)
     options = {"curves": curves} if name == "oracle" else {}
     return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
 

@@ -65,6 +65,7 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--scheduler", metavar="NAME", help="Who decides which operator is next.")
 @click.option("--search", metavar="NAME", help="Who proposes programs.")
 @click.option("--cost", metavar="NAME", help="Who guesses how fast a program is.")
+@click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what they are worth.")
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
@@ -83,6 +84,7 @@ def tune_command(
     constants: tuple[str, ...],
     live_page: bool,
     mode: Any,
+    without: str | None,
     **options: Any,
 ) -> None:
     """Tune MODEL on this machine, then compile it with the best programs found, verified.
@@ -98,7 +100,8 @@ def tune_command(
             import_tvm_without_torch()
         from slipstream.session.tune import tune
 
-        return tune(model, output, callbacks=[watcher], **options, **parsed)
+        settings = {"without": [part.strip() for part in without.split(",")]} if without else None
+        return tune(model, output, callbacks=[watcher], settings=settings, **options, **parsed)
 
     _show(work, output, mode, live_page)
 

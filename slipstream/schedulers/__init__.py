@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from slipstream.schedulers.dynamic_random import DynamicRandom
 from slipstream.schedulers.dynamic_round_robin import DynamicRoundRobin
+from slipstream.schedulers.dynatune_paper import DynatunePaper
 from slipstream.schedulers.epsilon_greedy import EpsilonGreedy
 from slipstream.schedulers.gradient import Gradient
 from slipstream.schedulers.linear import Linear
@@ -24,6 +25,7 @@ _SCHEDULERS: dict[str, type] = {
     "ucb": UCB,
     "epsilon_greedy": EpsilonGreedy,
     "softmax": Softmax,
+    "dynatune_paper": DynatunePaper,
     "gradient": Gradient,
     "dynamic_round_robin": DynamicRoundRobin,
     "dynamic_random": DynamicRandom,

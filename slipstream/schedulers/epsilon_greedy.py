@@ -26,12 +26,15 @@ class EpsilonGreedy:
         sampler: str = "importance",
         count_followers: bool = True,
         share_curves: bool = True,
+        heed_potential: bool = True,
     ) -> None:
         if not 0 <= epsilon <= 1:
             raise SchedulerError(f"epsilon is a probability between 0 and 1, not {epsilon}")
         self.seed, self.epsilon = seed, epsilon
         belief = Belief(peak_flops=peak_flops, slot_trials=slot_trials, seed=seed, curve=curve, sampler=sampler)
-        self.gains = Gains(belief, count_followers=count_followers, share_curves=share_curves)
+        self.gains = Gains(
+            belief, count_followers=count_followers, share_curves=share_curves, heed_potential=heed_potential
+        )
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         candidates = unfinished(operators)

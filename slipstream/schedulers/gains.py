@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slipstream.belief import Belief, Forecast
+from slipstream.schedulers.potential import potential
 from slipstream.schedulers.types import OperatorState
 
 # So many of an operator's nearest relatives are looked at, and the curves of those with the most trials are learned
@@ -31,21 +32,32 @@ class Gains:
 
     `count_followers`: a slot for the prior of a family counts what its followers stand to gain as well, as if they
     improved in proportion. `share_curves`: an operator with few trials learns from similar ones that have more.
+    `heed_potential`: one that is slow for its family promises more than one that leads it.
     """
 
-    def __init__(self, belief: Belief, *, count_followers: bool = True, share_curves: bool = True) -> None:
+    def __init__(
+        self, belief: Belief, *, count_followers: bool = True, share_curves: bool = True, heed_potential: bool = True
+    ) -> None:
         self.belief = belief
-        self.count_followers, self.share_curves = count_followers, share_curves
+        self.count_followers, self.share_curves, self.heed_potential = count_followers, share_curves, heed_potential
         self._known: dict[str, _Known] = {}
 
     def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
         y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). An operator of which nothing
-        but the default program is known might gain all it can reach. `operators` are all there are.
+        but the default program is known might gain all it can reach. All are multiplied by the operator's potential:
+        it orders them, but is no forecast. `operators` are all there are.
         """
-        by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
-        return [self.reach(candidate) * self._cut(candidate, by_key) for candidate in candidates]
+        by_key = {operator.key: operator for operator in operators}
+        promised = self.promised(candidates, by_key)
+        relatives = by_key if self.share_curves else {}
+        cuts = [self._cut(candidate, relatives) for candidate in candidates]
+        return [self.reach(c) * cut * more for c, cut, more in zip(candidates, cuts, promised, strict=True)]
+
+    def promised(self, candidates: Sequence[OperatorState], by_key: Mapping[str, OperatorState]) -> list[float]:
+        """How much more each candidate promises than its own past says."""
+        return [potential(candidate, by_key) if self.heed_potential else 1.0 for candidate in candidates]
 
     def reach(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that a slot for this operator can work on: no gain is larger."""

@@ -30,12 +30,15 @@ class Softmax:
         sampler: str = "importance",
         count_followers: bool = True,
         share_curves: bool = True,
+        heed_potential: bool = True,
     ) -> None:
         if not temperature > 0:
             raise SchedulerError(f"temperature is more than 0, not {temperature}")
         self.seed, self.temperature = seed, temperature
         belief = Belief(peak_flops=peak_flops, slot_trials=slot_trials, seed=seed, curve=curve, sampler=sampler)
-        self.gains = Gains(belief, count_followers=count_followers, share_curves=share_curves)
+        self.gains = Gains(
+            belief, count_followers=count_followers, share_curves=share_curves, heed_potential=heed_potential
+        )
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         candidates = unfinished(operators)

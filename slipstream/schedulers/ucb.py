@@ -12,15 +12,17 @@ from slipstream.schedulers.types import OperatorState, SchedulerError
 
 
 class UCB:
-    """Picks the operator with the highest `gain + latency * sqrt(c * ln t / slots)`.
+    """Picks the operator with the highest `potential * (gain + latency * sqrt(c * ln t) / (slots + 1))`.
 
     Units. The paper adds seconds (the gain) to a pure number (the bonus), so its schedule depends on the unit of
     latency, and it needs another constant for models under a millisecond. Here both are shares of the model's
     latency. Hoeffding's bound, where the bonus comes from, is proportional to the range of the reward, and a slot
     cannot take more off the model than the operator's own latency: so the bonus is scaled by that share.
     The schedule is then the same in seconds and in milliseconds, and a light operator is not explored as if it
-    could save the whole model. With rewards in these units `c` is far below the paper's 2: a slot brings a few
-    per cent of the operator's latency, not all of it.
+    could save the whole model. The range shrinks too: the best of n slots is beaten by the next with probability
+    1 / (n + 1), so the bonus falls with the number of slots and not, as for rewards that stay, with its root.
+
+    Potential. Where relatives are faster, FLOP for FLOP, more is left to find (`potential.py`).
 
     While nothing but an operator's default program is known, its gain is all it can reach: the paper's large
     constant gamma, made as tight as it can be.
@@ -32,17 +34,20 @@ class UCB:
         seed: int,
         slot_trials: int,
         peak_flops: float,
-        c: float = 0.01,
+        c: float = 0.5,
         curve: str = "log_power",
         sampler: str = "importance",
         count_followers: bool = True,
         share_curves: bool = True,
+        heed_potential: bool = True,
     ) -> None:
         if not c >= 0:
             raise SchedulerError(f"c, the weight of exploration, is 0 or more, not {c}")
         self.c = c
         belief = Belief(peak_flops=peak_flops, slot_trials=slot_trials, seed=seed, curve=curve, sampler=sampler)
-        self.gains = Gains(belief, count_followers=count_followers, share_curves=share_curves)
+        self.gains = Gains(
+            belief, count_followers=count_followers, share_curves=share_curves, heed_potential=heed_potential
+        )
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         candidates = unfinished(operators)
@@ -59,10 +64,11 @@ class UCB:
         """The upper confidence bound of each candidate's gain, as a share of the model's latency."""
         latency = sum(operator.latency for operator in operators if math.isfinite(operator.latency)) or 1.0
         gains = self.gains.gains(candidates, operators)
+        promised = self.gains.promised(candidates, {operator.key: operator for operator in operators})
         return {
-            operator.key: (gain + operator.latency * self._doubt(operator, slot)) / latency
-            for operator, gain in zip(candidates, gains, strict=True)
+            operator.key: (gain + more * operator.latency * self._doubt(operator, slot)) / latency
+            for operator, gain, more in zip(candidates, gains, promised, strict=True)
         }
 
     def _doubt(self, operator: OperatorState, slot: int) -> float:
-        return math.sqrt(self.c * math.log(slot + 1) / max(operator.slots, 1))
+        return math.sqrt(self.c * math.log(slot + 1)) / (operator.slots + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from slipstream.errors import SlipstreamError
 from slipstream.search.types import Search
 
@@ -12,12 +14,16 @@ class SearchError(SlipstreamError):
     """A search was asked for by a name that does not exist."""
 
 
-def make(name: str, *, threads: int, population: int = 512, generations: int = 4) -> Search:
-    """The search called `name` (see `NAMES`); `population` and `generations` are those of evolutionary search."""
+def make(
+    name: str, *, threads: int, population: int = 512, generations: int = 4, without: Collection[str] = ()
+) -> Search:
+    """The search called `name` (see `NAMES`); `population` and `generations` are those of evolutionary search,
+    `without` the parts that diffusion does without.
+    """
     if name == "diffusion":
-        from slipstream.search.diffusion import Diffusion
+        from slipstream.search.diffusion import Diffusion, DiffusionOptions
 
-        return Diffusion()
+        return Diffusion(DiffusionOptions.without(without))
     if name == "random":
         from slipstream.search.random import Random
 

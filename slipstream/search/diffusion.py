@@ -9,7 +9,7 @@ it has shown, and a little always goes to those that have shown nothing yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,12 @@ class DiffusionOptions:
     propagations: tuple[Propagation, ...] = PROPAGATIONS
     posterior: bool = True
     guess: bool = True
+    pretraining: bool = True
+
+    @classmethod
+    def without(cls, parts: Collection[str]) -> DiffusionOptions:
+        switches = {part: part not in parts for part in ("relatives", "posterior", "guess", "pretraining")}
+        return cls(propagations=tuple(how for how in PROPAGATIONS if how not in parts), **switches)
 
 
 class Diffusion:
@@ -150,7 +156,8 @@ class _Candidates:
         if not self._options.guess:
             return None
         rows = [_rows(self._own, own=True)] if self._own else []
-        rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
+        if self._options.pretraining:
+            rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
         return Guess.fit(rows, self._question.seed % 2**31)
 
     def _relatives(self) -> list[Relative]:

@@ -134,15 +134,17 @@ class Session:
     def _state(self, track: Track) -> OperatorState:
         """An operator as the scheduler sees it, its place in the family included."""
         state = track.state(self.settings.patience_trials, self.settings.most_trials)
-        if not self.settings.joint or state.finished:
+        if state.finished:
             return state
-        followers = {
-            key: self.tracks.by_key[key].latency
-            for key in self.priors.get(track.key, ())
-            if not self.tracks.by_key[key].slot_ends and math.isfinite(self.tracks.by_key[key].latency)
-        }
-        news = self._news(track)
+        without = self.settings.without
+        followers = {} if "followers" in without else self._followers(track)
+        news = 0.0 if "news" in without else self._news(track)
         return replace(state, followers=followers, news=news) if followers or news else state
+
+    def _followers(self, track: Track) -> dict[str, float]:
+        """Those who wait for this operator, if it is their prior, with what each takes in one run of the model."""
+        followers = (self.tracks.by_key[key] for key in self.priors.get(track.key, ()))
+        return {f.key: f.latency for f in followers if not f.slot_ends and math.isfinite(f.latency)}
 
     def _news(self, track: Track) -> float:
         """By what share a relative has improved since this operator last had a slot."""

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from slipstream.errors import SlipstreamError
+
+# What can be left out of a session, and what it does.
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "relatives": "programs of similar operators are carried over",
+        "keep": "carrying over: tiles stay, moved to the nearest divisors",
+        "scale": "carrying over: tiles grow with the extent",
+        "random": "some of the posterior's centres are drawn at random",
+        "posterior": "measurements update the distribution that programs are drawn from",
+        "guess": "trees over decisions say which of the drawn programs to measure",
+        "pretraining": "these trees know the relatives' measurements",
+        "followers": "the gain of a family's prior counts what its followers would gain",
+        "news": "a relative's improvement makes an operator worth another slot",
+        "shared_curves": "an operator with few trials borrows its relatives' tuning curves",
+        "potential": "an operator that is slow for its family promises more",
+    }
+)
+_SCHEDULER_OPTIONS = {"shared_curves": "share_curves", "potential": "heed_potential"}
 
 
 class SettingsError(SlipstreamError):
@@ -19,17 +37,16 @@ class Settings:
     """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain,
     and after `most_trials` in any case.
 
-    `families` says how operators are grouped; with `joint` the scheduler knows of the families: a prior's gain counts
-    its followers', and news of a relative counts for an operator. `population` and `generations` are evolutionary
-    search's. `in_flight` operators have a slot at a time. `deterministic` makes proposals repeatable bit for bit
-    where a search is quicker without.
+    `families` says how operators are grouped. `without` names parts (of `PARTS`) to leave out, to see what each is
+    worth. `population` and `generations` are evolutionary search's. `in_flight` operators have a slot at a time.
+    `deterministic` makes proposals repeatable bit for bit where a search is quicker without.
     """
 
     scheduler: str = "dynatune"
     search: str = "diffusion"
     cost: str = "incremental"
     families: str = "anchor"
-    joint: bool = True
+    without: tuple[str, ...] = ()
     slot_trials: int = 8
     patience_trials: int = 64
     most_trials: int | None = None
@@ -45,7 +62,11 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        settings = cls(**{name: value for name, value in values.items() if name in known})
+        return replace(settings, without=tuple(settings.without))
+
+    def scheduler_options(self) -> dict[str, bool]:
+        return {option: False for part, option in _SCHEDULER_OPTIONS.items() if part in self.without}
 
 
 EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
@@ -67,7 +88,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
                 "scheduler": "gradient",
                 "search": "evolutionary",
                 "cost": "metaschedule",
-                "joint": False,
                 "in_flight": 1,
                 "slot_trials": 64,
                 "patience_trials": 1_000_000,
@@ -109,8 +129,17 @@ def make_settings(
     if unknown := set(others) - {field.name for field in fields(Settings)}:
         raise SettingsError(f"there is no setting {min(unknown)!r}; choose from the fields of Settings")
     settings = replace(settings, **others)
+    settings = replace(settings, without=_parts(settings.without))
     _check_names(settings)
     return settings
+
+
+def _parts(names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise SettingsError(f"without takes a list of parts, not {names!r}")
+    if unknown := [name for name in names if name not in PARTS]:
+        raise SettingsError(f"there is no part {unknown[0]!r} to leave out; choose from {', '.join(PARTS)}")
+    return tuple(names)
 
 
 def _check_names(settings: Settings) -> None:

@@ -317,13 +317,18 @@ class _Work:
                 tracks=tracks,
                 measurer=measurer,
                 scheduler=schedulers.make(
-                    settings.scheduler, seed=settings.seed, slot_trials=settings.slot_trials, peak_flops=peak
+                    settings.scheduler,
+                    seed=settings.seed,
+                    slot_trials=settings.slot_trials,
+                    peak_flops=peak,
+                    **settings.scheduler_options(),
                 ),
                 search=search.make(
                     settings.search,
                     threads=search_threads,
                     population=settings.population,
                     generations=settings.generations,
+                    without=settings.without,
                 ),
                 cost=cost.make(settings.cost, seed=settings.seed, threads=1),
                 settings=settings,

@@ -244,12 +244,6 @@ def test_no_belief_weighs_latency_against_slots() -> None:
     assert replays.NoBelief().pick([light, OperatorState("cold", 1, 1, [math.inf])], 2) == "cold"
 
 
-def test_paper_ucb_gives_everybody_a_first_slot() -> None:
-    tuned = OperatorState("tuned", 1, 10**9, [1.0, 0.5], (1,))
-    light = OperatorState("light", 1, 10, [1e-6])
-    assert replays.PaperUCB(seed=0, slot_trials=8, peak_flops=PEAK).pick([tuned, light], 1) == "light"
-
-
 @pytest.mark.parametrize("name", replays.LABELS)
 def test_every_label_is_a_policy(name: str) -> None:
     curves = model_curves(np.random.default_rng(0), 3, 8, PEAK)
@@ -263,20 +257,6 @@ class TestNoBelief(SchedulerSuite):
         self, curves: Sequence[RecordedCurve], *, seed: int, slot_trials: int, peak_flops: float
     ) -> replays.NoBelief:
         return replays.NoBelief()
-
-
-class TestPaperUCB(SchedulerSuite):
-    most_seconds = 5.0
-
-    def make(
-        self, curves: Sequence[RecordedCurve], *, seed: int, slot_trials: int, peak_flops: float
-    ) -> replays.PaperUCB:
-        return replays.PaperUCB(seed=seed, slot_trials=slot_trials, peak_flops=peak_flops)
-
-    def test_the_unit_of_time_does_not_matter(self) -> None:
-        """It does to this one, which adds milliseconds to a pure number: the flaw that our own bound avoids."""
-        with pytest.raises(AssertionError):
-            super().test_the_unit_of_time_does_not_matter()
 
 
 def test_real_run_draws_what_was_known_when(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from slipstream.schedulers import OperatorState, make
 from slipstream.schedulers.finish import is_finished
 from slipstream.schedulers.gradient import Gradient
+from slipstream.schedulers.potential import potential
 from slipstream.schedulers.ucb import UCB
 
 SETTING = {"seed": 0, "slot_trials": 4, "peak_flops": 1e11}
@@ -81,8 +82,8 @@ def test_the_bound_is_gain_plus_doubt_in_shares_of_the_latency():
     ucb = UCB(**SETTING, c=0.5)
     gains = dict(zip(("flat", "other"), ucb.gains.gains([flat, other], [flat, other]), strict=True))
     bounds = ucb.bounds([flat, other], [flat, other], slot=11)
-    assert bounds["flat"] == pytest.approx(gains["flat"] / 8e-3 + 0.25 * math.sqrt(0.5 * math.log(12) / 10))
-    assert bounds["other"] == pytest.approx(gains["other"] / 8e-3 + 0.75 * math.sqrt(0.5 * math.log(12) / 2))
+    assert bounds["flat"] == pytest.approx(gains["flat"] / 8e-3 + 0.25 * math.sqrt(0.5 * math.log(12)) / 11)
+    assert bounds["other"] == pytest.approx(gains["other"] / 8e-3 + 0.75 * math.sqrt(0.5 * math.log(12)) / 3)
 
 
 def test_an_operator_nobody_tried_could_gain_all_it_has():
@@ -98,12 +99,36 @@ def test_a_prior_counts_what_its_followers_would_gain():
     assert joint == pytest.approx(10 * alone)
 
 
+def test_an_operator_that_is_slow_for_its_family_promises_more():
+    fast = _operator("fast", [1e-3] * 9, similar=("slow",))
+    slow = _operator("slow", [4e-3] * 9, similar=("fast",))
+    alone = _operator("alone", [1e-3] * 9)
+    operators = [fast, slow, alone]
+    by_key = {operator.key: operator for operator in operators}
+    assert [potential(operator, by_key) for operator in operators] == [0.25, 2.25, 1.0]
+    heeding, blind = (UCB(**SETTING, share_curves=False, heed_potential=heed) for heed in (True, False))
+    for scheduler, factors in ((heeding, [0.25, 2.25, 1.0]), (blind, [1.0, 1.0, 1.0])):
+        bounds = scheduler.bounds(operators, operators, slot=6)
+        plain = blind.bounds(operators, operators, slot=6)
+        assert [bounds[key] / plain[key] for key in by_key] == pytest.approx(factors)
+
+
+def test_potential_needs_something_to_compare_with():
+    works = _operator("works", [1e-3] * 9, similar=("broken", "works", "gone"))
+    broken = _operator("broken", [math.inf] * 9, similar=("works",))
+    assert potential(works, {"works": works, "broken": broken}) == 1.0
+    assert potential(broken, {"works": works, "broken": broken}) == 1.0
+
+
 def test_curves_are_shared_with_similar_operators():
     young = _operator("young", [1e-3] * 5, similar=("old",))
     cuts = []
     for factor in (0.95, 1.0):
         old = _operator("old", [1e-3 * factor**i for i in range(41)])
-        own, shared = (UCB(**SETTING, share_curves=share).gains.gains([young], [young, old]) for share in (False, True))
+        own, shared = (
+            UCB(**SETTING, share_curves=share, heed_potential=False).gains.gains([young], [young, old])
+            for share in (False, True)
+        )
         cuts.append(shared[0] / own[0])
     assert cuts[0] > 1.2
     assert cuts[1] < 1
@@ -151,3 +176,8 @@ def test_a_forecast_is_made_once_for_each_history(monkeypatch):
 )
 def test_an_operator_is_finished_after_long_without_improvement(history, patience, finished):
     assert is_finished(_operator("a", history), patience) is finished
+
+
+def test_the_papers_bound_gives_everybody_a_first_slot():
+    tuned, light = _operator("tuned", [1.0, 0.5], slot_ends=(1,)), _operator("light", [1e-6])
+    assert make("dynatune_paper", **SETTING).pick([tuned, light], 1) == "light"

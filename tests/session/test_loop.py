@@ -61,7 +61,7 @@ def is_default(candidate: Candidate) -> bool:
         ({}, 40),
         ({"search": "random", "scheduler": "gradient"}, 40),
         ({"search": "random", "scheduler": "random"}, 40),
-        ({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule", "joint": False}, 11),
+        ({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule"}, 11),
     ],
 )
 def test_the_same_seed_gives_the_same_answers(settings: dict[str, Any], trials: int, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""DynaTune's upper confidence bound word for word, to see what our departures from it change."""
+"""DynaTune's upper confidence bound word for word, to see what our departures from it change (section 4.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MILLISECONDS = 1e3
 _C, _C_UNDER_A_MILLISECOND = 2.0, 0.2
 
 
-class PaperUCB:
+class DynatunePaper:
     """`gain + sqrt(C ln t / slots)` with C = 2, or 0.2 for models under 1 ms; everybody has a first slot.
 
     The paper does not name the unit of the gain. Milliseconds fit its constants: a bonus of about one would bury
@@ -23,7 +23,7 @@ class PaperUCB:
 
     def __init__(self, *, seed: int, slot_trials: int, peak_flops: float) -> None:
         belief = Belief(peak_flops=peak_flops, slot_trials=slot_trials, seed=seed)
-        self.gains = Gains(belief, count_followers=False, share_curves=False)
+        self.gains = Gains(belief, count_followers=False, share_curves=False, heed_potential=False)
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         candidates = unfinished(operators)

@@ -1,0 +1,109 @@
+"""What each part of the method is worth: the same session with one part left out, in turn.
+
+    python -m benchmarks.ablation [--model resnet18] [--seeds 3] [--budget 60s] [--work build/ablation]
+    python -m benchmarks.ablation --table     # the table again, from the raw results alone
+
+All variants have the same wall clock. They run one after the other, seed by seed, each in its own process. Compared
+is the sum of operators: what the search knows, without the noise of whole models. Takes variants x seeds x budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe_machine
+from slipstream.statistics import median
+
+RESULTS = Path(__file__).parent / "results"
+# Name -> options of `slipstream.tune`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "no relatives": {"settings": {"without": ["relatives"]}},
+    "families by sequence": {"settings": {"families": "sequence"}},
+    "families by sketch": {"settings": {"families": "sketch"}},
+    "tiles kept only": {"settings": {"without": ["scale", "random"]}},
+    "tiles scaled only": {"settings": {"without": ["keep", "random"]}},
+    "tiles random only": {"settings": {"without": ["keep", "scale"]}},
+    "posterior not updated": {"settings": {"without": ["posterior"]}},
+    "no guess": {"settings": {"without": ["guess"]}},
+    "guess not pre-trained": {"settings": {"without": ["pretraining"]}},
+    "scheduler blind to families": {"settings": {"without": ["followers", "news", "shared_curves", "potential"]}},
+    "no followers": {"settings": {"without": ["followers"]}},
+    "no news": {"settings": {"without": ["news"]}},
+    "no shared curves": {"settings": {"without": ["shared_curves"]}},
+    "no potential": {"settings": {"without": ["potential"]}},
+    "round robin for DynaTune": {"scheduler": "round_robin"},
+    "gradient for DynaTune": {"scheduler": "gradient"},
+}
+_NEAR = 1.05
+
+
+def at(run: Mapping[str, Any], seconds: float) -> float:
+    """Sum of operators after `seconds` of a run."""
+    return min((latency for when, latency in run["curve"] if when <= seconds), default=math.inf)
+
+
+def time_to(run: Mapping[str, Any], latency: float) -> float:
+    return min((when for when, reached in run["curve"] if reached <= latency), default=math.inf)
+
+
+def markdown(raw: Mapping[str, Any]) -> str:
+    """The tables, from raw results alone. A ratio is to the whole method's run with the same seed."""
+    lines = ["# What each part is worth"]
+    for model, result in raw["models"].items():
+        whole = result["runs"]["everything"]
+        budget, half = result["budget"], result["budget"] / 2
+        lines += ["", f"## {model}, {budget:g} s, {len(whole)} seeds", ""]
+        lines += [f"| variant | latency after {half:g} s | after {budget:g} s | seconds to within 5 % |"]
+        lines += ["| --- | --- | --- | --- |"]
+        for name, runs in result["runs"].items():
+            pairs = [(runs[seed], whole[seed]) for seed in whole if seed in runs]
+            cells = [_spread([at(run, s) / at(full, s) for run, full in pairs]) for s in (half, budget)]
+            there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
+            reached = ", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there)
+            lines.append(f"| {name} | {cells[0]} | {cells[1]} | {reached} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(ratios: list[float]) -> str:
+    return f"{median(ratios):.3f} ({min(ratios):.3f} - {max(ratios):.3f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each run")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--work", type=Path, default=Path("build/ablation"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "ablation.json")
+    parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
+    options = parser.parse_args()
+    raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
+    if not options.table:
+        from benchmarks.ended_session import tune_apart
+
+        load = os.getloadavg()
+        runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
+        result = {**describe_machine(), "budget": options.budget, "load": [load], "runs": runs}
+        for seed in range(options.seeds):
+            for name in runs:
+                folder = options.work / options.model / f"{name.replace(' ', '-')}-{seed}"
+                ended = tune_apart(f"zoo:{options.model}", folder, seed=seed, budget=options.budget, **VARIANTS[name])
+                runs[name][str(seed)] = ended.to_json()
+                print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
+                result["load"] = [load, os.getloadavg()]
+                raw["models"][options.model] = result
+                options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
+    options.output.with_suffix(".md").write_text(markdown(raw))
+    print(markdown(raw), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""A tuning session that has ended, and what it knew when: read from its store."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slipstream.program.decisions import from_json
+from slipstream.program.sketch import Sketch
+from slipstream.program.space import Program
+from slipstream.session.directory import MODEL, SESSION, SessionDirectory, open_store
+from slipstream.store import TrialRecord
+
+_TUNE = """
+import json, sys
+from slipstream.cli.tvm_import import import_tvm_without_torch
+import_tvm_without_torch()
+from slipstream.session.tune import tune
+tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
+"""
+_RESUME = _TUNE.replace("import tune", "import resume").replace(
+    "tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))", "resume(sys.argv[1])"
+)
+
+
+def tune_apart(model: str, directory: Path, **options: Any) -> EndedSession:
+    """Tune in a process of its own, as a user would; not if it has been done, and an interrupted session goes on."""
+    if not (directory / MODEL).is_dir():
+        if (directory / SESSION).exists():
+            command = [_RESUME, str(directory)]
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+            command = [_TUNE, model, str(directory), json.dumps(options)]
+        subprocess.run([sys.executable, "-c", *command], check=True)
+    return EndedSession(directory)
+
+
+class EndedSession:
+    def __init__(self, directory: Path) -> None:
+        self.directory = SessionDirectory.read(directory)
+        session = self.directory.session
+        with open_store(self.directory, read_only=True) as store:
+            self.record = store.session(session)
+            self.weights = store.session_operators(session)
+            self.ended = {slot.slot: slot.stats["elapsed"] for slot in store.slots(session) if slot.finished}
+            self.trials = [t for t in store.trials(session=session) if math.isfinite(t.median)]
+            self._sketches = {t.program.sketch: store.sketch(t.program.sketch) for t in self.trials}
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the command to the verified model."""
+        return self.record.elapsed
+
+    @property
+    def finishing(self) -> float:
+        """Seconds between the last slot and the verified model."""
+        return self.record.elapsed - max(self.ended.values())
+
+    def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, TrialRecord]:
+        """Each operator's best trial in the slots that had ended after `seconds`; without `defaults`, of a search's."""
+        found: dict[str, TrialRecord] = {}
+        for trial in self.trials:
+            ended = self.ended.get(-1 if trial.slot is None else trial.slot, math.inf)
+            if ended > seconds or (not defaults and trial.program.origin == "default"):
+                continue
+            if trial.operator not in found or trial.median < found[trial.operator].median:
+                found[trial.operator] = trial
+        return found
+
+    def program(self, trial: TrialRecord) -> Program:
+        text = self._sketches[trial.program.sketch]
+        assert text is not None
+        return Program(trial.operator, Sketch(text), from_json(trial.program.decisions))
+
+    def latency(self, seconds: float = math.inf) -> float:
+        """Sum of operators after `seconds`; infinite while one has no program."""
+        best = self.best(seconds)
+        if len(best) < len(self.weights):
+            return math.inf
+        return sum(self.weights[key] * trial.median for key, trial in best.items())
+
+    def curve(self) -> Iterator[tuple[float, float]]:
+        """(seconds, sum of operators) at the end of each slot, from the first that leaves no operator without."""
+        best: dict[str, float] = {}
+        by_slot: dict[int | None, list[TrialRecord]] = {}
+        for trial in self.trials:
+            by_slot.setdefault(trial.slot, []).append(trial)
+        for slot, seconds in sorted(self.ended.items(), key=lambda item: item[1]):
+            for trial in by_slot.get(slot, ()):
+                best[trial.operator] = min(trial.median, best.get(trial.operator, math.inf))
+            if len(best) == len(self.weights):
+                yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": round(self.seconds, 2),
+            "finishing": round(self.finishing, 2),
+            "trials": len(self.trials),
+            "noisy": sum(trial.noisy for trial in self.trials),
+            "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
+            "end_to_end": self.record.result["end_to_end"],
+            "curve": list(self.curve()),
+        }

@@ -1,0 +1,30 @@
+"""What relatives show to be possible: an operator slower, FLOP for FLOP, than its family has more left to find."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from slipstream.schedulers.types import OperatorState
+
+# An operator as fast as the fastest of its family promises a quarter of what one promises that runs at 60 % of it.
+LEAST: Final = 0.25
+
+
+def potential(operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
+    """By how much to multiply what a slot should gain; 1 if the operator has no relatives to compare it with.
+
+    On recorded curves the share of its latency that an operator loses in a slot grows with the logarithm of the
+    distance to its fastest relative, and at one stage of tuning depends on little else: see docs/dynatune.md.
+    """
+    own = _speed(operator)
+    others = [_speed(by_key[key]) for key in operator.similar if key in by_key and key != operator.key]
+    if not own or not any(others):
+        return 1.0
+    return LEAST + max(0.0, math.log2(max(others) / own))
+
+
+def _speed(operator: OperatorState) -> float:
+    """FLOP/s of the best program; 0 if nothing works yet, or nothing is computed."""
+    return operator.flops / operator.best if operator.best > 0 else 0.0
