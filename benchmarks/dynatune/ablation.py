@@ -1,4 +1,4 @@
-"""DynaTune, the paper's own bound, and no belief at all: highest latency / (slots + 1).
+"""DynaTune, without potential, the paper's own bound, and no belief at all: highest latency / (slots + 1).
 
 python -m benchmarks.dynatune.ablation
 """
@@ -13,7 +13,7 @@ from benchmarks.dynatune.replays import Study
 
 
 def make(study: Study) -> list[Path]:
-    return convergence(study, "ablation", ("dynatune", "dynatune_paper", "no_belief"))
+    return convergence(study, "ablation", ("dynatune", "dynatune_no_potential", "dynatune_paper", "no_belief"))
 
 
 if __name__ == "__main__":

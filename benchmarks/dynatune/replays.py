@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.dynatune.curves import Recording
+from benchmarks.dynatune.informed import Informed
 from benchmarks.dynatune.no_belief import NoBelief
 from slipstream.schedulers import Scheduler, make
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
@@ -21,6 +23,7 @@ from slipstream.schedulers.replay import RecordedCurve, Replay, replay
 # Name here -> how figures call it.
 LABELS = {
     "dynatune": "DynaTune",
+    "dynatune_no_potential": "DynaTune without potential",
     "dynatune_paper": "DynaTune as in the paper",
     "no_belief": "no belief",
     "epsilon_greedy": "epsilon-greedy",
@@ -42,7 +45,9 @@ def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: 
     """The policy of that name; all of `LABELS`, and whatever else `slipstream.schedulers` has."""
     if name == "no_belief":
         return NoBelief()
-    options = {"curves": curves} if name == "oracle" else {}
+    options: dict[str, Any] = {"curves": curves} if name == "oracle" else {}
+    if name == "dynatune_no_potential":
+        name, options = "dynatune", {"heed_potential": False}
     return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
 
 
@@ -67,7 +72,20 @@ class Study:
 
     def runs(self, model: str, name: str) -> list[Replay]:
         """A policy's replays of a model: every recording of it with every seed."""
-        return [self._run(recording, name, seed) for recording in self.models[model] for seed in range(self.seeds)]
+        return [run for recording in self.models[model] for run in self.runs_of(recording, name)]
+
+    def informed(self, recording: Recording) -> list[Replay]:
+        """Replays by a policy that knows the model's other recordings; none if there are none."""
+        others = [other.replayable() for other in self.models[recording.model] if other is not recording]
+        runs = []
+        for seed in range(self.seeds) if others else ():
+            curves = shuffled(recording.replayable(), seed)
+            runs.append(replay(Informed(others, self.slot_trials), curves, self.slot_trials, patience_trials=_PATIENCE))
+        return runs
+
+    def runs_of(self, recording: Recording, name: str) -> list[Replay]:
+        """A policy's replays of one recording."""
+        return [self._run(recording, name, seed) for seed in range(self.seeds)]
 
     def _run(self, recording: Recording, name: str, seed: int) -> Replay:
         at = (recording.name, name, seed)
