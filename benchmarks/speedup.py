@@ -6,11 +6,11 @@
 Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
   preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
   ours    `slipstream tune` at its defaults, for the budget, once for each seed.
-Both measure our default programs first and may keep them. Then the model is compiled with what each side knew after
-a quarter of a minute (the preset one) and so on up to ten, and at its end, with the default programs alone, and with the best of the programs
-that the preset's search itself found. These artifacts and ONNX Runtime run interleaved. Time counts from the start of
-the command to the verified artifact: import, preparation, search, training, settling, compiling. A session that exists
-is not run again; an interrupted one goes on. Takes half an hour a model.
+Both measure our default programs first and may keep them. Then the model is compiled with what each side knew at some
+times up to ten minutes and at its end, with the default programs alone, and with the best of the programs that the
+preset's search itself found. These artifacts and ONNX Runtime run interleaved. Time counts from the start of the
+command to the verified artifact: import, preparation, search, training, settling, compiling. A session that exists is
+not run again; an interrupted one goes on. Takes half an hour a model.
 """
 
 from __future__ import annotations
