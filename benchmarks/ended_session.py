@@ -7,7 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,19 @@ _RESUME = _TUNE.replace("import tune", "import resume").replace(
 )
 
 
-def tune_apart(model: str, directory: Path, **options: Any) -> EndedSession:
-    """Tune in a process of its own, as a user would; not if it has been done, and an interrupted session goes on."""
+def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:
+    """Tune in a process of its own, as a user would, on those `cores` if any are named.
+
+    Nothing happens if it has been done, and an interrupted session goes on.
+    """
     if not (directory / MODEL).is_dir():
         if (directory / SESSION).exists():
             command = [_RESUME, str(directory)]
         else:
             shutil.rmtree(directory, ignore_errors=True)
             command = [_TUNE, model, str(directory), json.dumps(options)]
-        subprocess.run([sys.executable, "-c", *command], check=True)
+        pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+        subprocess.run([*pinned, sys.executable, "-c", *command], check=True)
     return EndedSession(directory)
 
 

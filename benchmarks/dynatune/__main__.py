@@ -14,6 +14,7 @@ from benchmarks.dynatune import (
     calibration,
     curve_fitting,
     mcmc_traces,
+    predictors,
     regret,
     scheduling_cost,
     summary,
@@ -32,6 +33,7 @@ COMMANDS = (
     calibration,
     curve_fitting,
     mcmc_traces,
+    predictors,
     scheduling_cost,
     summary,
 )
