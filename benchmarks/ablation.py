@@ -100,17 +100,18 @@ def main() -> None:
         for pair in range(options.pairs):
             free.put((2 * pair, 2 * pair + 1) if options.pairs > 1 else ())
 
-        def run(name: str, seed: int) -> None:
+        def run(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
             folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
             chosen = {"seed": seed, "budget": options.budget, **VARIANTS[name]}
             ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
             free.put(cores)
-            runs[name][str(seed)] = ended.to_json()
             print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
+            return name, seed, ended.to_json()
 
         with ThreadPoolExecutor(options.pairs) as pool:
             for done in [pool.submit(run, name, seed) for seed in range(options.seeds) for name in runs]:
-                done.result()
+                name, seed, row = done.result()
+                runs[name][str(seed)] = row
                 result["load"] = [load, os.getloadavg()]
                 raw["models"][options.model] = result
                 options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
