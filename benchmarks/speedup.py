@@ -20,9 +20,11 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,7 @@ RESULTS = Path(__file__).parent / "results"
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 OUR_MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 PRESET_MINUTES = (1, 3, 10)
+PRESET_END, PRESET_OWN = "preset end", "preset own"
 _SAME = 1.01  # as fast as: within one per cent
 
 
@@ -64,11 +67,11 @@ def compile_stages(
         write_artifact(
             model, lambda: prepared, target, path, program=schedule_with(programs, target), threads=target.threads
         )
-        stages[name] = {"path": path, "seconds": seconds, "trials": len(best)}
+        stages[name] = {"path": path, "seconds": seconds}
 
     preset = sides["preset"]
     write("untuned", 0.0, {}, preset)
-    write("preset own", preset.seconds, preset.best(defaults=False), preset)
+    write(PRESET_OWN, preset.seconds, preset.best(defaults=False), preset)
     for name, side in sides.items():
         for seconds in (60.0 * minutes for minutes in (PRESET_MINUTES if side is preset else OUR_MINUTES)):
             if seconds < max(side.ended.values()):
@@ -77,67 +80,80 @@ def compile_stages(
     return stages
 
 
-def compare(model: str, sides: Mapping[str, EndedSession], work: Path, seconds: float) -> dict[str, Any]:
+def compare(
+    model: str, sides: Mapping[str, EndedSession], work: Path, seconds: float, processes: int
+) -> dict[str, Any]:
     target = resolve_target("cpu")
     loaded = load_model(f"zoo:{model}")
-    prepared = prepare(loaded.module, target)[0]
-    stages = compile_stages(loaded, prepared, target, sides, work)
-    compiled = {name: load(stage["path"], threads=target.threads) for name, stage in stages.items()}
-    feed = random_inputs(loaded.inputs, np.random.default_rng(0))
-    runs: dict[str, Any] = {name: (lambda artifact=artifact: artifact(feed)) for name, artifact in compiled.items()}
-    manifest = next(iter(compiled.values())).manifest
-    runs["onnxruntime"] = baseline("onnxruntime", manifest, f"zoo:{model}", feed, target.threads)
-    blocks = interleave(runs, seconds, np.random.default_rng(0))
+    stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, work)
+    paths = {name: str(stage["path"]) for name, stage in stages.items()}
+    blocks: dict[str, list[list[float]]] = {}
+    for seed in range(processes):
+        command = [sys.executable, "-m", "benchmarks.speedup", "--time", model, json.dumps(paths)]
+        command += ["--seconds", str(seconds / processes), "--seeds", str(seed)]
+        for name, timed in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
+            blocks.setdefault(name, []).append(timed)
     rows = {
-        name: {
-            "seconds": stages.get(name, {}).get("seconds"),
-            "latency": float(np.median(np.concatenate(samples))),
-            "blocks": [float(np.median(block)) for block in samples],
-        }
-        for name, samples in blocks.items()
+        name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
+        for name, timed in blocks.items()
     }
-    return {
-        "stages": rows,
-        "sides": {name: side.to_json() for name, side in sides.items()},
-    }
+    return {"stages": rows, "sides": {name: side.to_json() for name, side in sides.items()}}
 
 
-def reached(result: Mapping[str, Any], side: str) -> float:
-    """Seconds after which `side` had an artifact as fast as the preset's final one; infinite if it never had."""
-    goal = _SAME * result["stages"]["preset end"]["latency"]
-    rows = (row for name, row in result["stages"].items() if name.startswith(side) and row["latency"] <= goal)
-    return min((row["seconds"] for row in rows), default=math.inf)
+def time_apart(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:
+    """Medians of interleaved blocks of each artifact and ONNX Runtime.
+
+    How its memory lies makes the same code up to a tenth faster or slower from process to process, so a comparison
+    needs several of them.
+    """
+    threads = resolve_target("cpu").threads
+    compiled = {name: load(path, threads=threads) for name, path in paths.items()}
+    first = next(iter(compiled.values()))
+    feed = random_inputs(first.inputs, np.random.default_rng(0))
+    runs: dict[str, Any] = {name: (lambda artifact=artifact: artifact(feed)) for name, artifact in compiled.items()}
+    runs["onnxruntime"] = baseline("onnxruntime", first.manifest, f"zoo:{model}", feed, threads)
+    timed = interleave(runs, seconds, np.random.default_rng(seed))
+    return {name: [float(np.median(block)) for block in samples] for name, samples in timed.items()}
 
 
-def speedups(result: Mapping[str, Any]) -> list[float]:
-    """How many times sooner than the preset, for each of our seeds."""
-    preset = result["stages"]["preset end"]["seconds"]
-    return [preset / reached(result, side) for side in result["sides"] if side != "preset"]
+def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
+    """Latency of an artifact to that of another one in the same round, all rounds of all processes."""
+    pairs = zip(result["stages"][name]["blocks"], result["stages"][to]["blocks"], strict=True)
+    return [a / b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=False)]
+
+
+def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
+    """Seconds after which `side` had an artifact as fast as the one called `goal`; infinite if it never had."""
+    names = [name for name in result["stages"] if name.startswith(f"{side} ") and name != PRESET_OWN]
+    there = [name for name in names if median(ratios(result, name, goal)) <= _SAME]
+    return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
 def markdown(raw: Mapping[str, Any]) -> str:
     """The tables, from raw results alone."""
-    lines = ["# Time to the preset's latency", ""]
-    lines += ["| model | preset ends after, s | ours is as fast after, s | times sooner |", "| --- | --- | --- | --- |"]
-    for model, result in raw["models"].items():
-        ours = ", ".join(f"{reached(result, side):.0f}" for side in result["sides"] if side != "preset")
-        times = ", ".join(f"{x:.1f}" for x in speedups(result))
-        lines.append(f"| {model} | {result['stages']['preset end']['seconds']:.0f} | {ours} | {times} |")
-    means = [float(np.median(speedups(result))) for result in raw["models"].values()]
-    if all(mean > 0 for mean in means):
-        lines.append(f"| geometric mean | | | {geometric_mean(means):.1f} |")
-    for model, result in raw["models"].items():
-        onnxruntime = result["stages"]["onnxruntime"]["latency"]
-        lines += ["", f"## {model}", ""]
+    models: Mapping[str, Any] = raw["models"]
+    lines = ["# Time to MetaSchedule's latency", ""]
+    lines += ["Seconds to a model as fast (within 1 %) as the preset's at its end. Ours: each seed.", ""]
+    lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines += _times(models, PRESET_END)
+    lines += ["", "The same with the best programs that the preset's search found itself, without our defaults:", ""]
+    lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines += _times(models, PRESET_OWN)
+    for model, result in models.items():
         lines += [
-            "| artifact | there after, s | ms (10th - 90th percentile of blocks) | times as fast as ONNX Runtime |"
+            "",
+            f"## {model}",
+            "",
+            "| artifact | there after, s | ms | ratio to the preset's end | to ONNX Runtime |",
         ]
-        lines += ["| --- | --- | --- | --- |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
         for name, row in result["stages"].items():
-            low, high = np.quantile(row["blocks"], [0.1, 0.9]) * 1e3
+            latency = 1e3 * median([block for blocks in row["blocks"] for block in blocks])
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
-            latency = f"{row['latency'] * 1e3:.2f} ({low:.2f} - {high:.2f})"
-            lines.append(f"| {name} | {seconds} | {latency} | {onnxruntime / row['latency']:.2f} |")
+            cells = [_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
+            lines.append(f"| {name} | {seconds} | {latency:.2f} | {' | '.join(cells)} |")
         lines += ["", "| share of wall clock, % | " + " | ".join(result["sides"]) + " |"]
         lines += ["| --- |" + " --- |" * len(result["sides"])]
         for part in ("search", "build", "run", "train", "schedule", "store", "compile"):
@@ -146,17 +162,44 @@ def markdown(raw: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _times(models: Mapping[str, Any], goal: str) -> list[str]:
+    """A row for each model and one for the geometric mean of medians over seeds."""
+    lines, sooner = [], []
+    for model, result in models.items():
+        end = result["stages"][PRESET_END]["seconds"]
+        itself = min(end, reached(result, "preset", goal))
+        ours = [reached(result, side, goal) for side in result["sides"] if side != "preset"]
+        sooner.append((end / median(ours), itself / median(ours)))
+        cells = [f"{end:.0f}", f"{itself:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours)]
+        lines.append(f"| {model} | {' | '.join([*cells, *(f'{times:.1f}' for times in sooner[-1])])} |")
+    if all(min(times) > 0 for times in sooner):
+        means = [geometric_mean(column) for column in zip(*sooner, strict=True)]
+        lines.append(f"| geometric mean | | | | {' | '.join(f'{mean:.1f}' for mean in means)} |")
+    return lines
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, high = np.quantile(values, [0.25, 0.75])
+    return f"{median(values):.3f} ({low:.3f} - {high:.3f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
     parser.add_argument("--budget", default="5m", help="ours")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for running the artifacts")
+    parser.add_argument("--seconds", type=float, default=90.0, help="for running the artifacts")
     parser.add_argument("--work", type=Path, default=Path("build/speedup"))
     parser.add_argument("--output", type=Path, default=RESULTS / "speedup.json")
     parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
+    parser.add_argument("--processes", type=int, default=5, help="that run the artifacts, one after the other")
+    parser.add_argument("--time", nargs=2, metavar=("MODEL", "PATHS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.time:
+        model, paths = options.time
+        print(json.dumps(time_apart(model, json.loads(paths), options.seconds, options.seeds)))
+        return
     raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
     for model in () if options.table else options.models.split(","):
         work, load_before = options.work / model, os.getloadavg()
@@ -165,7 +208,7 @@ def main() -> None:
         for seed in range(options.seeds):
             ours = f"ours-{seed}"
             sides[ours] = tune_apart(f"zoo:{model}", work / ours, seed=seed, budget=options.budget)
-        result = compare(model, sides, work, options.seconds)
+        result = compare(model, sides, work, options.seconds, options.processes)
         raw["models"][model] = {**describe_machine(), "load": [load_before, os.getloadavg()], **result}
         options.output.write_text(json.dumps(raw, indent=1) + "\n")
     options.output.with_suffix(".md").write_text(markdown(raw))
