@@ -45,7 +45,7 @@ def schedule_with(winners: Mapping[str, Program], target: Target) -> Callable[[A
 
 
 def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program], seconds: float) -> int:
-    """Let programs within 5 % of an operator's best race again, the operators with most to lose first.
+    """Let an operator's default program and those within 5 % of its best race again, where most is at stake first.
 
     A best of many noisy measurements is partly luck. Changes `winners`; the number of operators decided this way.
     """
@@ -70,11 +70,14 @@ def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program
 
 
 def _finalists(session: Session, key: str) -> list[tuple[Measurement, Program]]:
+    """Who races: the fastest few, and the default program in any case, which must not lose to luck."""
     room = session.rooms[key]
     known = sorted((m for m in room.known() if math.isfinite(m.seconds)), key=lambda m: m.seconds)
     near = [m for m in known if m.seconds <= known[0].seconds * (1 + _NEAR)][:_MOST_FINALISTS]
+    near += [m for m in known if m.program.origin == "default" and m not in near][:1]
     realized = [(m, r) for m in near if (r := room.space.realize(m.program)) is not None]
+    # All count as equal here: how fast they are is what the race is to tell.
     return [
-        (Measurement(Candidate(key, r.text, str(n)), samples=(m.seconds,)), m.program)
+        (Measurement(Candidate(key, r.text, str(n)), samples=(known[0].seconds,)), m.program)
         for n, (m, r) in enumerate(realized)
     ]
