@@ -62,7 +62,8 @@ def _context(target: Target) -> Iterator[None]:
         yield
         return
     prepare_for_cuda()
-    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+    config = {"relax.backend.use_cuda_graph": True, **tir_pipeline.gpu_config(target)}
+    with kernels_apart(), target.tvm, tvm.transform.PassContext(config=config):
         yield
 
 

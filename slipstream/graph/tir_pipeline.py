@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
 from slipstream.graph.prefetch import prefetch_weights
+from slipstream.target import Target
 
 NAME = "slipstream"
 # All vector registers of the largest kind: 32 of 64 bytes. Anything larger is no register tile.
@@ -51,6 +52,12 @@ def finalize_host() -> Any:
     prefetch = tirx.transform.prim_func_pass(_prefetch, opt_level=0, name="slipstream.PrefetchWeights")
     stock = [tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
     return tvm.transform.Sequential([stack_tiles, prefetch, *stock])
+
+
+def gpu_config(target: Target) -> dict[str, Any]:
+    """What these passes have to be told for a GPU. Tensor cores' programs compile only if their tiles in shared memory
+    are one allocation."""
+    return {"tirx.merge_static_smem": True} if target.is_half else {}
 
 
 def _pipeline() -> tuple[Any, Any, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from slipstream.program.decisions import Decisions, Points
 from slipstream.program.gpu_draw import draw_on_gpu
 from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.sketch import Sketch, SketchError
+from slipstream.program.tensor_cores import make_generator, multiplies_halves
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.target import Target
 from slipstream.tvm_intrinsics import import_intrinsics
@@ -120,16 +121,17 @@ class Space:
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
-        # TVM warns of every custom rule it does not have.
-        with self.target.tvm, quiet_native_code():
-            spaces = self.context(self._seed).generate_design_space()
         found: dict[str, Program] = {}
-        for schedule in spaces:
-            try:
-                sketch, decisions = read_trace(schedule.trace, self.names)
-            except SketchError:
-                continue
-            found.setdefault(sketch.digest, Program(self.key, sketch, decisions, "sketch"))
+        for generator in self._generators:
+            # TVM warns of every custom rule it does not have.
+            with self.target.tvm, quiet_native_code():
+                schedules = self.context(self._seed, space_generator=generator()).generate_design_space()
+            for schedule in schedules:
+                try:
+                    sketch, decisions = read_trace(schedule.trace, self.names)
+                except SketchError:
+                    continue
+                found.setdefault(sketch.digest, Program(self.key, sketch, decisions, "sketch"))
         return tuple(found.values())
 
     @cached_property
@@ -142,20 +144,33 @@ class Space:
         import_intrinsics()
         from tvm.s_tir import meta_schedule as ms
 
+        generator = options.pop("space_generator", None) or self._generators[0]()
         return ms.TuneContext(
             self.mod,
             target=self.target.tvm,
-            space_generator=self._generator(ms),
+            space_generator=generator,
             rand_state=seed % (2**31 - 2) + 1,
             **options,
         )
 
-    def _generator(self, ms: Any) -> Any:
-        """MetaSchedule's rules for the target. Without saying so, a GPU would get those for tensor cores, which want
-        half precision and intrinsics that take most of a minute to import."""
+    @cached_property
+    def _generators(self) -> list[Callable[[], Any]]:
+        """What makes MetaSchedule's sketches for the target, tensor cores first where they can be used.
+
+        Without saying so, every GPU would get the rules for tensor cores, with intrinsics that take most of a minute to
+        import.
+        """
         if self.target.gpu is None:
-            return "post-order-apply"
-        return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
+            return [lambda: "post-order-apply"]
+        import_intrinsics()
+        from tvm.s_tir import meta_schedule as ms
+
+        def plain() -> Any:
+            return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
+
+        if not multiplies_halves(self.func):
+            return [plain]
+        return [*(partial(make_generator, ms, pipelined=pipelined) for pipelined in (False, True)), plain]
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
