@@ -93,13 +93,15 @@ def main() -> None:
     parser.add_argument("--model", default="zoo:resnet18")
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--preset-budget", default="5m", help="0 leaves the preset out")
-    parser.add_argument("--against", default="torch,torch:tf32,torch.compile")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--against", default="torch,torch:tf32,torch.compile,torch.compile:max-autotune")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the final comparison")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     import_tvm_without_torch()
     report: dict[str, Any] = {
         "model": options.model,
+        "dtype": options.dtype,
         "device": asdict(this_device()),
         "cores": available_cores(),
         "python": platform.python_version(),
@@ -110,12 +112,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ours"
-        report["ours"] = tune(options.model, out, parse_duration(options.budget))
+        report["ours"] = tune(options.model, out, parse_duration(options.budget), dtype=options.dtype)
         save()
         print(_line("ours", report["ours"]), flush=True)
         if options.preset_budget != "0":
             seconds = parse_duration(options.preset_budget)
-            report["preset"] = tune(options.model, Path(folder) / "preset", seconds, preset="metaschedule")
+            report["preset"] = tune(
+                options.model, Path(folder) / "preset", seconds, preset="metaschedule", dtype=options.dtype
+            )
             report["comparison"] = compare(report["ours"], report["preset"])
             save()
             print(_line("preset", report["preset"]), report["comparison"], flush=True)

@@ -52,8 +52,7 @@ class Target:
         import tvm
 
         if self.gpu is not None:
-            # Programs for tensor cores ask for shared memory when they are launched, and may have all there is.
-            shared = self.gpu.shared_bytes if self.is_half else min(self.gpu.shared_bytes, STATIC_SHARED_BYTES)
+            shared = min(self.gpu.shared_bytes, _STATIC_SHARED_BYTES)
             return tvm.target.Target(_cuda_config(self.gpu, shared), host=self.host.tvm)
         config: dict[str, Any] = {
             "kind": "llvm",
@@ -64,6 +63,15 @@ class Target:
         if self.disabled:
             config["mattr"] = [f"-{name}" for name in self.disabled]
         return tvm.target.Target(config)
+
+    @cached_property
+    def tvm_for_search(self) -> Any:
+        """The same for programs that ask for shared memory when they are launched: they may have all there is."""
+        import tvm
+
+        if self.gpu is None:
+            return self.tvm
+        return tvm.target.Target(_cuda_config(self.gpu, self.gpu.shared_bytes), host=self.host.tvm)
 
     @property
     def vector_lanes(self) -> int:
@@ -132,8 +140,8 @@ def _read_json(spec: str) -> CudaDevice:
     return from_target_json(config)
 
 
-# MetaSchedule's ordinary CUDA programs declare their shared memory statically, of which CUDA allows this much on every device.
-STATIC_SHARED_BYTES = 48 * 1024
+# Of shared memory that a program declares statically, as default ones do, CUDA allows this much on every device.
+_STATIC_SHARED_BYTES = 48 * 1024
 
 
 def _cuda_config(gpu: CudaDevice, shared_bytes: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
 from slipstream.program.gpu_draw import draw_on_gpu
 from slipstream.program.gpu_limits import GpuLimits, find_limits
+from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
-from slipstream.program.tensor_cores import make_generator, multiplies_halves
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.target import Target
 from slipstream.tvm_intrinsics import import_intrinsics
@@ -124,7 +124,7 @@ class Space:
         found: dict[str, Program] = {}
         for generator in self._generators:
             # TVM warns of every custom rule it does not have.
-            with self.target.tvm, quiet_native_code():
+            with self.target.tvm_for_search, quiet_native_code():
                 schedules = self.context(self._seed, space_generator=generator()).generate_design_space()
             for schedule in schedules:
                 try:
@@ -147,7 +147,7 @@ class Space:
         generator = options.pop("space_generator", None) or self._generators[0]()
         return ms.TuneContext(
             self.mod,
-            target=self.target.tvm,
+            target=self.target.tvm_for_search,
             space_generator=generator,
             rand_state=seed % (2**31 - 2) + 1,
             **options,
@@ -155,26 +155,12 @@ class Space:
 
     @cached_property
     def _generators(self) -> list[Callable[[], Any]]:
-        """What makes MetaSchedule's sketches for the target, tensor cores first where they can be used.
-
-        Without saying so, every GPU would get the rules for tensor cores, with intrinsics that take most of a minute to
-        import.
-        """
-        if self.target.gpu is None:
-            return [lambda: "post-order-apply"]
-        import_intrinsics()
-        from tvm.s_tir import meta_schedule as ms
-
-        def plain() -> Any:
-            return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
-
-        if not multiplies_halves(self.func):
-            return [plain]
-        return [*(partial(make_generator, ms, pipelined=pipelined) for pipelined in (False, True)), plain]
+        """What makes MetaSchedule's sketches for the target; the first is the one of searches by TVM itself."""
+        return [lambda: "post-order-apply"] if self.target.gpu is None else generators(self.func)
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
-        with self.target.tvm:
+        with self.target.tvm_for_search:
             return list(self.context(1).space_generator.postprocs)
 
     def points(self, program: Program) -> Points:
