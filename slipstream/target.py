@@ -52,7 +52,7 @@ class Target:
         import tvm
 
         if self.gpu is not None:
-            shared = min(self.gpu.shared_bytes, _STATIC_SHARED_BYTES)
+            shared = min(self.gpu.shared_bytes, STATIC_SHARED_BYTES)
             return tvm.target.Target(_cuda_config(self.gpu, shared), host=self.host.tvm)
         config: dict[str, Any] = {
             "kind": "llvm",
@@ -66,10 +66,10 @@ class Target:
 
     @cached_property
     def tvm_for_search(self) -> Any:
-        """The same for programs that ask for shared memory when they are launched: they may have all there is."""
+        """The same for a search: programs for tensor cores ask for shared memory at launch and may have all there is."""
         import tvm
 
-        if self.gpu is None:
+        if self.gpu is None or not self.is_half:
             return self.tvm
         return tvm.target.Target(_cuda_config(self.gpu, self.gpu.shared_bytes), host=self.host.tvm)
 
@@ -141,7 +141,7 @@ def _read_json(spec: str) -> CudaDevice:
 
 
 # Of shared memory that a program declares statically, as default ones do, CUDA allows this much on every device.
-_STATIC_SHARED_BYTES = 48 * 1024
+STATIC_SHARED_BYTES = 48 * 1024
 
 
 def _cuda_config(gpu: CudaDevice, shared_bytes: int) -> dict[str, Any]:

@@ -62,8 +62,7 @@ def _context(target: Target) -> Iterator[None]:
         yield
         return
     prepare_for_cuda()
-    config = {"relax.backend.use_cuda_graph": True, **tir_pipeline.gpu_config(target)}
-    with kernels_apart(), target.tvm, tvm.transform.PassContext(config=config):
+    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
         yield
 
 

@@ -105,8 +105,7 @@ def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Low
     """Kernels, and the code on the host that launches them."""
     mod = tirx.transform.BindTarget(target.tvm)(mod)
     pipeline, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline.NAME)
-    with tvm.transform.PassContext(config=tir_pipeline.gpu_config(target)):
-        host, kernels = split_host_device_mods(pipeline(mod))
+    host, kernels = split_host_device_mods(pipeline(mod))
     if not kernels:
         raise ValueError("the program has no kernel: nothing of it is bound to the GPU's threads")
     host = tvm.transform.Sequential([*skipped, finalize_host()])(host)

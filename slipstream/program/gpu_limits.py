@@ -19,9 +19,8 @@ from tvm import s_tir, tirx
 
 from slipstream.cuda_device import CudaDevice
 from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
-from slipstream.program.gpu_sketches import SHARED
 from slipstream.program.sketch import Sketch
-from slipstream.target import Target
+from slipstream.target import STATIC_SHARED_BYTES, Target
 from slipstream.tvm_intrinsics import PIECE, WMMA
 
 _MOST_VIRTUAL_THREADS = 8
@@ -178,7 +177,7 @@ def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Tar
         # Fewer than a warp leave lanes idle; TVM would allow it.
         fewest_threads=min(target.gpu.warp, _elements(points, walk.bound("blockIdx.x"))) if tiles else 1,
         most_threads=target.gpu.threads,
-        shared_bytes=target.gpu.shared_bytes,
+        shared_bytes=min(target.gpu.shared_bytes, STATIC_SHARED_BYTES),
         says_all=bool(tiles),
     )
 
@@ -272,7 +271,7 @@ class _Walk:
         elif name == "Bind":
             # Several kernels in one program: the largest of equal axes is what counts, any of them will do.
             self._bindings.setdefault(attributes[0], self._factors.get(inputs[0], ()))
-        elif name == "CacheRead" and attributes[1] == SHARED:
+        elif name == "CacheRead" and attributes[1] == "shared":
             self.cached.append(int(attributes[0]))
             self._waiting = outputs[0]
         elif name == "ComputeAt" and self.cached and inputs[0] == self._waiting:

@@ -1,7 +1,4 @@
-"""What makes MetaSchedule's sketches for GPUs: its own rules, with all of a device's shared memory, and tensor cores.
-
-MetaSchedule's rules declare shared memory statically, of which a program may have 48 KiB. Here they are told to ask for
-it at launch, which is as fast (docs/gpu.md) and has no other limit than the device's.
+"""What makes MetaSchedule's sketches for GPUs: its rules for CUDA, and where they can be used, those for tensor cores.
 
 Tensor cores multiply pieces of 16 x 16 halves. Their sketches take matmuls, and convolutions read as matmuls; they are
 points of the same space as the others, with tiles counted in such pieces.
@@ -24,12 +21,10 @@ from slipstream.tvm_intrinsics import (
     import_tensor_core_intrinsics,
 )
 
-SHARED = "shared.dyn"
+# What tensor cores' programs ask for at launch; others declare theirs, of which a program may have 48 KiB.
+_SHARED = "shared.dyn"
 _TRANSPOSED = {**WMMA, "load_b": WMMA_LOAD_B_TRANSPOSED, "compute": WMMA_COMPUTE_TRANSPOSED}
-# How MetaSchedule's rules for CUDA are made, as of TVM 0.27 (src/s_tir/meta_schedule/schedule_rule/schedule_rule.cc).
-_STRUCTURE = "SSSRRSRS"
-_VECTORS = (1, 2, 3, 4, 8, 16)
-_TILING = 1  # the place of the rule that tiles among them
+_TILING = 1  # the place among MetaSchedule's rules of the one that tiles
 
 
 def generators(func: tirx.PrimFunc) -> list[Callable[[], Any]]:
@@ -58,18 +53,7 @@ def multiplies_halves(func: tirx.PrimFunc) -> bool:
 
 
 def _ordinary() -> Any:
-    ms = _metaschedule()
-    tiling = ms.schedule_rule.MultiLevelTiling(
-        structure=_STRUCTURE,
-        tile_binds=["blockIdx.x", "vthread.x", "threadIdx.x"],
-        max_innermost_factor=64,
-        vector_load_lens=list(_VECTORS),
-        reuse_read=ms.schedule_rule.ReuseType(req="must", levels=[4], scope=SHARED),
-        reuse_write=ms.schedule_rule.ReuseType(req="must", levels=[3], scope="local"),
-    )
-    rules = list(ms.schedule_rule.ScheduleRule.create("cuda"))
-    rules[_TILING] = tiling
-    return ms.space_generator.PostOrderApply(sch_rules=rules, postprocs="cuda", mutator_probs="cuda")
+    return _metaschedule().space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
 
 
 def _tensor_cores(pipelined: bool) -> Any:
@@ -78,12 +62,12 @@ def _tensor_cores(pipelined: bool) -> Any:
     import_tensor_core_intrinsics()
     tiling = ms.schedule_rule.MultiLevelTilingTensorCore(
         intrin_groups=[WMMA, _TRANSPOSED],
-        structure=_STRUCTURE,
+        structure="SSSRRSRS",
         tile_binds=["blockIdx.y", "blockIdx.x", "threadIdx.y"],
         max_innermost_factor=4,
-        vector_load_lens=list(_VECTORS),
-        reuse_read=ms.schedule_rule.ReuseType(req="must", levels=[4], scope=SHARED),
-        reuse_write=ms.schedule_rule.ReuseType(req="must", levels=[2], scope=SHARED),
+        vector_load_lens=[1, 2, 3, 4, 8, 16],
+        reuse_read=ms.schedule_rule.ReuseType(req="must", levels=[4], scope=_SHARED),
+        reuse_write=ms.schedule_rule.ReuseType(req="must", levels=[2], scope=_SHARED),
         use_software_pipeline=pipelined,
     )
     rules = list(ms.schedule_rule.ScheduleRule.create("cuda"))

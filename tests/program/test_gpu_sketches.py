@@ -68,7 +68,7 @@ def test_limits_refuse_no_program_that_tvm_accepts() -> None:
         limits = space.limits(example.sketch)
         assert limits is not None
         start = space.draw(rng, [example]).decisions
-        for _ in range(8):
+        for _ in range(3):
             decisions = perturb(limits.points, start, rng, changes=3)
             usage = limits.usage(decisions)
             assert usage.threads % 32 == 0
