@@ -66,7 +66,7 @@ class Target:
 
     @cached_property
     def tvm_for_search(self) -> Any:
-        """The same for a search: programs for tensor cores ask for shared memory at launch and may have all there is."""
+        """The same for a search: programs for tensor cores ask for shared memory at launch and may have all of it."""
         import tvm
 
         if self.gpu is None or not self.is_half:

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import slipstream
 from benchmarks.dynatune.curves import CURVES, GPU_CURVES, OperatorCurve, Recording, RecordingError
 from slipstream.errors import SlipstreamError
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
@@ -31,7 +32,7 @@ from slipstream.store import SlotRecord, Store, TrialRecord
 
 MODELS = ("resnet18", "squeezenet1_1", "vgg16", "transformer_encoder")
 _SLOT_TRIALS = 8
-_PACKAGES = ("slipstream", "apache-tvm", "numpy", "xgboost-cpu")
+_PACKAGES = ("apache-tvm", "numpy", "xgboost-cpu")
 
 
 def record(model: str, seed: int, trials: int, work: Path, target: str = "cpu") -> Recording | None:
@@ -96,7 +97,11 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
     settings = session.options["settings"]
     described = {
         "machine": hardware,
-        "versions": {"python": sys.version.split()[0], **{name: version(name) for name in _PACKAGES}},
+        "versions": {
+            "python": sys.version.split()[0],
+            "slipstream": slipstream.__version__,
+            **{name: version(name) for name in _PACKAGES},
+        },
         "command": f"python -m benchmarks.dynatune.record --models {model} --trials {settings['most_trials']}"
         + (f" --target {target}" if target != "cpu" else ""),
         "date": datetime.fromtimestamp(session.created_at, UTC).isoformat(timespec="seconds"),

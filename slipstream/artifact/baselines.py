@@ -53,7 +53,9 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
     from slipstream.frontends.onnx_as_torch import as_torch
 
     module = as_torch(onnx.load(str(reference.clean_path)))
-    return _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    return (
+        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    )
 
 
 def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
@@ -66,14 +68,16 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
     program = torch.export.load(str(path))
     _must_match(fingerprint(program), manifest, str(path))
     module = program.module()
-    return _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    return (
+        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    )
 
 
 def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> Run:
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
-    In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor. An
-    artifact in half precision meets a model of nothing but halves, images laid out as tensor cores like them.
+    In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
+    An artifact in half precision meets a model of nothing but halves, images laid out as tensor cores like them.
     """
     torch = _import_torch()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"

@@ -31,7 +31,7 @@ _MOST_RELATIVES = 6
 _MOST_CARRIED = 0.5  # of a slot, programs carried over as they are
 _LARGEST_BODY = 768
 _STEEPNESS = 6.0
-_AT_ONCE = 4  # schedules replayed at a time for a GPU
+_AT_ONCE = 4  # schedules replayed at a time in half precision
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,11 @@ class _Candidates:
 def _realize(
     space: Space, programs: Iterable[Program], known: Collection[object]
 ) -> Iterator[tuple[Program, Realized | None]]:
-    """Replay programs that are not `known`, in their order. For a GPU, whose schedules take longer and where nothing
-    else is timed on the cores, some at a time: TVM does it without Python's lock.
+    """Replay programs that are not `known`, in their order. In half precision some at a time: schedules for tensor
+    cores take longer, and TVM replays them without Python's lock.
     """
     new = (program for program in programs if program.identity not in known)
-    if space.target.gpu is None:
+    if not space.target.is_half:
         for program in new:
             yield program, space.realize(program)
         return

@@ -185,9 +185,7 @@ class Session:
         self.snapshot.doing = "searching"
         self._tell("slot", operator=key, name=room.operator.name, slot=slot)
         seed = slot_seed(self.settings.seed, key, slot)
-        return slot, Question(
-            room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key)
-        )
+        return slot, Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
 
     def open(self, slot: int, key: str, realized: Sequence[Realized], searched: float) -> None:
         """Write down what the slot is going to measure, which took `searched` seconds to find."""

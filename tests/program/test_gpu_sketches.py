@@ -12,12 +12,14 @@ from slipstream.errors import TargetError
 from slipstream.graph.build import prepare_for_cuda
 from slipstream.graph.operators import Operator
 from slipstream.measure.lowering import generate_library, lower
-from slipstream.program.decisions import IllegalDecisionError, perturb
+from slipstream.program.decisions import perturb
 from slipstream.program.gpu_sketches import multiplies_halves
 from slipstream.program.space import Program, Space
 from slipstream.target import resolve_target
 from slipstream.tvm_intrinsics import WMMA
 from tests.gpu import needs_nvrtc, operators, some_gpu
+
+_FEW_SUMS = 64  # with these, as many threads as a block may have find registers enough
 
 
 @cache
@@ -55,12 +57,13 @@ def test_tensor_cores_are_in_the_space_beside_the_others(kind: str) -> None:
     tensor = _for_tensor_cores(space)
     assert tensor
     assert len(tensor) < len(space.sketches)
-    assert not _for_tensor_cores(Space(space.key, next(o for o in operators() if o.name.startswith(kind)).func, some_gpu()))
+    in_float32 = next(o for o in operators() if o.name.startswith(kind))
+    assert not _for_tensor_cores(Space(in_float32.key, in_float32.func, some_gpu()))
 
 
 def test_limits_refuse_no_program_that_tvm_accepts() -> None:
     rng = np.random.default_rng(0)
-    refused = accepted = 0
+    accepted = 0
     space = _space("conv2d 3x3")
     unaware = Space(space.key, space.func, space.target)
     unaware.limits = lambda sketch: None  # type: ignore[method-assign]
@@ -73,13 +76,9 @@ def test_limits_refuse_no_program_that_tvm_accepts() -> None:
             usage = limits.usage(decisions)
             assert usage.threads % 32 == 0
             realized = unaware.realize(Program(space.key, example.sketch, decisions))
-            try:
+            accepted += realized is not None
+            if realized is not None and usage.sums <= _FEW_SUMS:
                 limits.check(decisions)
-            except IllegalDecisionError as error:
-                refused += 1
-                assert realized is None or "registers" in str(error) or "sums" in str(error), (usage, error)
-            else:
-                accepted += realized is not None
     assert accepted
 
 
