@@ -40,7 +40,8 @@ class Recorder:
             self.phases.append((snapshot.phase, at))
         elif event.kind == "trial":
             failure = event.data["failure"]
-            self.trials.append((at, str(event.data["origin"]), None if failure is None else str(failure)))
+            said = None if failure is None else f"{failure}: {event.data['message']}"
+            self.trials.append((at, str(event.data["origin"]), said))
         elif event.kind == "improved":
             self.curve.append((at, snapshot.latency))
 

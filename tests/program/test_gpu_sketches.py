@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 
-from slipstream.errors import TargetError
-from slipstream.graph.build import prepare_for_cuda
+from slipstream.artifact.runtime import Executor
+from slipstream.artifact.verify import verification_inputs, verify
+from slipstream.errors import TargetError, VerificationError
+from slipstream.frontends import load_model
+from slipstream.graph.build import apply_programs, build, prepare_for_cuda
 from slipstream.graph.operators import Operator
+from slipstream.graph.prepare import prepare
 from slipstream.measure.lowering import generate_library, lower
 from slipstream.program.decisions import perturb
 from slipstream.program.gpu_sketches import multiplies_halves
@@ -93,3 +98,16 @@ def test_a_program_for_tensor_cores_compiles(tmp_path: Path) -> None:
     path = tmp_path / "program.so"
     generate_library(lower(realized.module, space.target), space.target, str(path))
     assert path.stat().st_size > 0
+
+
+def test_a_model_in_half_precision_is_near_its_reference(tmp_path: Path) -> None:
+    """What the cast computes, run on the CPU: as exact as halves are, and no more."""
+    model, target = load_model("zoo:tiny_cnn"), some_gpu("float16")
+    built = build(apply_programs(prepare(model.module, target)[0], target.host), target.host)
+    path = tmp_path / "model.so"
+    built.executable.export_library(str(path))
+    run = Executor(tvm.runtime.load_module(str(path)), built.weights, model.inputs, model.outputs)
+    checked = verify(model, run, verification_inputs(model, None), "float16")
+    assert 1e-5 < checked.outputs[0].max_relative < checked.outputs[0].tolerance == 1e-2
+    with pytest.raises(VerificationError):
+        verify(model, run, verification_inputs(model, None), "float32")

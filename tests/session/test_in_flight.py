@@ -50,7 +50,7 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
             busy[str(event.data["operator"])] -= 1
             open_slots.discard(int(str(event.data["slot"])))
 
-    measurer = ManyCores(pause=0.02)  # the next slot is thought of meanwhile
+    measurer = ManyCores()
     session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer, watcher=watch, **QUICK)
     assert reason == "all trials are used"
     assert 2 <= most <= 3
