@@ -146,7 +146,7 @@ class GpuLimits:
                 usage.shared_bytes > self.shared_bytes,
                 f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}",
             ),
-            ((usage.steps < 2) & (self.copies > 1), "tiles cannot be fetched ahead where there is only one"),
+            ((usage.steps < 2) & bool(self.steps), "tiles cannot be fetched ahead where there is only one"),
             (sums > _MOST_SUMS, f"{sums} sums in a thread are over {_MOST_SUMS}"),
             (
                 usage.threads * (sums + _OTHER_REGISTERS) > self.registers,
@@ -201,7 +201,8 @@ def _limits_of_tensor_cores(sketch: Sketch, points: Points, gpu: CudaDevice) -> 
         threads=tuple((n, 2) for n in spatial),
         virtual=(),
         sums=tuple((n, part) for n in spatial for part in (3, 4)),
-        steps=(),
+        # Pieces are fetched ahead from shared memory, too: TVM cannot build that where it is done once.
+        steps=tuple((n, 1) for n in reduced) if _PIPELINE in sketch.text else (),
         tiles=held,
         operands=tuple(
             _Operand(_PIECE_BYTES, tuple(((n, 1),) for n in (*together, side, *reduced))) for side in (rows, columns)

@@ -57,7 +57,7 @@ def _ordinary() -> Any:
 
 
 def _tensor_cores(pipelined: bool) -> Any:
-    """`pipelined` ones fetch the next tiles while they multiply; some of them TVM cannot build."""
+    """`pipelined` ones fetch the next tiles and pieces while they multiply."""
     ms = _metaschedule()
     import_tensor_core_intrinsics()
     tiling = ms.schedule_rule.MultiLevelTilingTensorCore(

@@ -82,9 +82,23 @@ def test_limits_refuse_no_program_that_tvm_accepts() -> None:
             assert usage.threads % 32 == 0
             realized = unaware.realize(Program(space.key, example.sketch, decisions))
             accepted += realized is not None
-            if realized is not None and usage.sums <= _FEW_SUMS:
+            if realized is not None and usage.sums <= _FEW_SUMS and (usage.steps > 1 or not limits.steps):
                 limits.check(decisions)
     assert accepted
+
+
+def test_pieces_are_not_fetched_ahead_where_there_is_one() -> None:
+    space = _space("conv2d 3x3")
+    example = next(e for e in _for_tensor_cores(space) if "software_pipeline" in e.sketch.text)
+    limits = space.limits(example.sketch)
+    assert limits is not None
+    (reduced,) = {decision for decision, _ in limits.steps}
+    extent = int(np.prod(example.decisions[reduced]))
+    for factors, fits in (((extent, 1, 1), False), ((1, extent, 1), True)):
+        decisions = tuple(factors if n == reduced else value for n, value in enumerate(example.decisions))
+        usage = limits.usage(decisions)
+        assert (usage.steps > 1) == fits
+        assert fits or not limits.allowed([decisions])[0]
 
 
 @needs_nvrtc
