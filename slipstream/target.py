@@ -111,7 +111,7 @@ def _in_type(target: Target, dtype: str) -> Target:
         raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
     if dtype != "float32" and target.gpu is None:
         raise TargetError("float16 is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
-    return replace(target, dtype=dtype)
+    return target if dtype == target.dtype else replace(target, dtype=dtype)
 
 
 def _resolve(spec: str, threads: int) -> Target:
