@@ -40,7 +40,8 @@ class Recorder:
             self.phases.append((snapshot.phase, at))
         elif event.kind == "trial":
             failure = event.data["failure"]
-            self.trials.append((at, str(event.data["origin"]), None if failure is None else str(failure)))
+            said = None if failure is None else f"{failure}: {event.data['message']}"
+            self.trials.append((at, str(event.data["origin"]), said))
         elif event.kind == "improved":
             self.curve.append((at, snapshot.latency))
 
@@ -93,13 +94,16 @@ def main() -> None:
     parser.add_argument("--model", default="zoo:resnet18")
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--preset-budget", default="5m", help="0 leaves the preset out")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--against", default="torch,torch:tf32,torch.compile")
+    parser.add_argument("--then-against", default="", help="compared last: torch.compile:max-autotune takes minutes")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the final comparison")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     import_tvm_without_torch()
     report: dict[str, Any] = {
         "model": options.model,
+        "dtype": options.dtype,
         "device": asdict(this_device()),
         "cores": available_cores(),
         "python": platform.python_version(),
@@ -110,23 +114,31 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ours"
-        report["ours"] = tune(options.model, out, parse_duration(options.budget))
+        report["ours"] = tune(options.model, out, parse_duration(options.budget), dtype=options.dtype)
         save()
         print(_line("ours", report["ours"]), flush=True)
         if options.preset_budget != "0":
             seconds = parse_duration(options.preset_budget)
-            report["preset"] = tune(options.model, Path(folder) / "preset", seconds, preset="metaschedule")
+            report["preset"] = tune(
+                options.model, Path(folder) / "preset", seconds, preset="metaschedule", dtype=options.dtype
+            )
             report["comparison"] = compare(report["ours"], report["preset"])
             save()
             print(_line("preset", report["preset"]), report["comparison"], flush=True)
         from slipstream.artifact.bench import bench
 
-        names = [name for name in options.against.split(",") if name]
-        report["bench"] = asdict(bench(out, against=names, seconds=options.seconds))
-        save()
-        for timing in report["bench"]["timings"]:
-            low, high = (1e3 * timing[end] for end in ("low", "high"))
-            print(f"{timing['name']}: {1e3 * timing['median']:.3f} ms ({low:.3f} to {high:.3f})", flush=True)
+        for key, against in (("bench", options.against), ("bench_then", options.then_against)):
+            names = [name for name in against.split(",") if name]
+            if names or key == "bench":
+                report[key] = asdict(bench(out, against=names, seconds=options.seconds))
+                save()
+                _print_timings(report[key]["timings"])
+
+
+def _print_timings(timings: list[dict[str, Any]]) -> None:
+    for timing in timings:
+        low, high = (1e3 * timing[end] for end in ("low", "high"))
+        print(f"{timing['name']}: {1e3 * timing['median']:.3f} ms ({low:.3f} to {high:.3f})", flush=True)
 
 
 def _line(name: str, run: dict[str, Any]) -> str:

@@ -54,9 +54,11 @@ def find_library(name: str) -> str:
 
 
 def include_folders() -> list[str]:
-    """CUDA's headers; only half precision and tensor cores need them."""
+    """CUDA's headers; only half precision needs them, and tensor cores some that are in a wheel of their own."""
     beside = [folder.parent / "include" for folder in _library_folders()]
-    return [str(folder) for folder in beside if (folder / "cuda_fp16.h").exists()][:1]
+    with_half = [folder for folder in beside if (folder / "cuda_fp16.h").exists()]
+    whole = [folder for folder in with_half if (folder / "crt" / "mma.h").exists()]
+    return [str(folder) for folder in [*whole, *with_half][:1]]
 
 
 def _library_folders() -> Iterator[Path]:

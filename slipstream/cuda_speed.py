@@ -1,4 +1,4 @@
-"""How fast this machine's GPU is: float32 FLOP/s and memory bandwidth, measured by two small programs.
+"""How fast this machine's GPU is: FLOP/s in float32 and at tensor cores, and memory bandwidth, by small programs.
 
 Straight on the driver and NVRTC, so that it also works where TVM does not. Run it in a child process
 (`measure_in_child`): whoever has called into CUDA must not fork.
@@ -38,14 +38,41 @@ extern "C" __global__ void multiply_adds(float* out, float factor) {{
   if (total == 12345.678f) out[0] = total;
 }}
 """
+# Products of 16 x 16 and 16 x 8 halves, several at a time, as `mma.sync` of architectures from sm_80 on does them.
+_FIRST_TENSOR_ARCHITECTURE = 80
+_TENSOR_SUMS, _TENSOR_STEPS = 8, 2048
+_FLOP_PER_PRODUCT = 2 * 16 * 8 * 16
+_WARP = 32
+_TENSOR_KERNEL = f"""
+extern "C" __global__ void tensor_products(float* out, float factor) {{
+  float sums[{_TENSOR_SUMS}][4] = {{}};
+  unsigned a = 0x3c003c00u + threadIdx.x, b = a;
+  for (int step = 0; step < {_TENSOR_STEPS}; ++step) {{
+    #pragma unroll
+    for (int i = 0; i < {_TENSOR_SUMS}; ++i)
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%0,%1,%2,%3}}, {{%4,%4,%4,%4}}, {{%5,%5}}, "
+                   "{{%0,%1,%2,%3}};"
+                   : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3]) : "r"(a), "r"(b));
+  }}
+  float total = 0;
+  #pragma unroll
+  for (int i = 0; i < {_TENSOR_SUMS}; ++i) total += sums[i][0] + sums[i][1] + sums[i][2] + sums[i][3];
+  if (total == factor) out[0] = total;
+}}
+"""
 
 
 @dataclass(frozen=True)
 class GpuSpeed:
-    """FLOP/s in float32, without tensor cores, and bytes/s read plus written by a copy within the device's memory."""
+    """FLOP/s in float32, without tensor cores, and bytes/s read plus written by a copy within the device's memory.
+
+    `tensor_flops` are products of float16 added up in float32, by the instruction that generated programs use; those
+    of float32 where the device has none.
+    """
 
     flops: float
     bandwidth: float
+    tensor_flops: float
 
 
 class GpuSpeedError(SlipstreamError):
@@ -72,14 +99,15 @@ def measure() -> GpuSpeed:
 
     device = this_device()
     driver = _Driver()
-    kernel = driver.kernel(nvrtc.compile_cuda(_KERNEL, device.architecture), b"multiply_adds")
     source, destination = driver.allocate(_COPIED_BYTES), driver.allocate(_COPIED_BYTES)
     blocks = _BLOCKS_PER_PROCESSOR * device.multiprocessors
     out, factor = ctypes.c_uint64(source), ctypes.c_float(1e-9)
     arguments = (ctypes.c_void_p * 2)(*[ctypes.cast(ctypes.byref(a), ctypes.c_void_p) for a in (out, factor)])
 
-    def launch() -> int:
-        return int(driver.library.cuLaunchKernel(kernel, blocks, 1, 1, _THREADS, 1, 1, 0, None, arguments, None))
+    def seconds(code: str, name: bytes) -> float:
+        kernel = driver.kernel(nvrtc.compile_cuda(code, device.architecture), name)
+        launch = driver.library.cuLaunchKernel
+        return driver.seconds(lambda: int(launch(kernel, blocks, 1, 1, _THREADS, 1, 1, 0, None, arguments, None)))
 
     def copy() -> int:
         size = ctypes.c_size_t(_COPIED_BYTES)
@@ -88,7 +116,11 @@ def measure() -> GpuSpeed:
         )
 
     flop = blocks * _THREADS * _SUMS * _STEPS * _FLOP_PER_MULTIPLY_ADD
-    return GpuSpeed(flop / driver.seconds(launch), 2 * _COPIED_BYTES / driver.seconds(copy))
+    flops = tensor_flops = flop / seconds(_KERNEL, b"multiply_adds")
+    if int(device.architecture.removeprefix("sm_")) >= _FIRST_TENSOR_ARCHITECTURE:
+        products = blocks * (_THREADS // _WARP) * _TENSOR_SUMS * _TENSOR_STEPS
+        tensor_flops = products * _FLOP_PER_PRODUCT / seconds(_TENSOR_KERNEL, b"tensor_products")
+    return GpuSpeed(flops, 2 * _COPIED_BYTES / driver.seconds(copy), tensor_flops)
 
 
 class _Driver:

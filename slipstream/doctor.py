@@ -72,6 +72,7 @@ class Machine:
     gpu_target: str | None = None
     gpu_flops: float | None = None
     gpu_bandwidth: float | None = None
+    gpu_tensor_flops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def examine(measure: bool = True) -> Report:
         gpu_target=probe.found.get("gpu_target"),
         gpu_flops=probe.found.get("gpu_flops"),
         gpu_bandwidth=probe.found.get("gpu_bandwidth"),
+        gpu_tensor_flops=probe.found.get("gpu_tensor_flops"),
     )
     problems += _check_gpu(machine)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -294,7 +296,7 @@ def _probe_gpu(measure: bool) -> None:
     if measure and nvrtc.is_available():
         with contextlib.suppress(cuda_speed.GpuSpeedError):
             speed = cuda_speed.measure_in_child()
-            _report(gpu_flops=speed.flops, gpu_bandwidth=speed.bandwidth)
+            _report(gpu_flops=speed.flops, gpu_bandwidth=speed.bandwidth, gpu_tensor_flops=speed.tensor_flops)
 
 
 def _report(**finding: Any) -> None:

@@ -17,6 +17,7 @@ from slipstream.errors import TargetError
 
 # LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
 _CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
+DTYPES = ("float32", "float16")
 _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
 
 
@@ -24,7 +25,8 @@ _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "
 class Target:
     """A CPU to generate code for. `features` are the vector extensions that code may use.
 
-    With a `gpu` the operators run there, and the CPU is its host: it folds constants and launches kernels.
+    With a `gpu` the operators run there, and the CPU is its host: it folds constants and launches kernels. `dtype` is
+    what a float32 model's products are computed in.
     """
 
     architecture: str
@@ -33,11 +35,16 @@ class Target:
     disabled: tuple[str, ...]
     threads: int
     gpu: CudaDevice | None = None
+    dtype: str = "float32"
+
+    @property
+    def is_half(self) -> bool:
+        return self.dtype == "float16"
 
     @property
     def host(self) -> Target:
         """The CPU alone."""
-        return self if self.gpu is None else replace(self, gpu=None)
+        return self if self.gpu is None else replace(self, gpu=None, dtype="float32")
 
     @cached_property
     def tvm(self) -> Any:
@@ -45,7 +52,8 @@ class Target:
         import tvm
 
         if self.gpu is not None:
-            return tvm.target.Target(_cuda_config(self.gpu), host=self.host.tvm)
+            shared = min(self.gpu.shared_bytes, STATIC_SHARED_BYTES)
+            return tvm.target.Target(_cuda_config(self.gpu, shared), host=self.host.tvm)
         config: dict[str, Any] = {
             "kind": "llvm",
             "mtriple": f"{self.architecture}-linux-gnu",
@@ -55,6 +63,15 @@ class Target:
         if self.disabled:
             config["mattr"] = [f"-{name}" for name in self.disabled]
         return tvm.target.Target(config)
+
+    @cached_property
+    def tvm_for_search(self) -> Any:
+        """The same for a search: programs for tensor cores ask for shared memory at launch and may have all of it."""
+        import tvm
+
+        if self.gpu is None or not self.is_half:
+            return self.tvm
+        return tvm.target.Target(_cuda_config(self.gpu, self.gpu.shared_bytes), host=self.host.tvm)
 
     @property
     def vector_lanes(self) -> int:
@@ -70,12 +87,13 @@ class Target:
 
     def __str__(self) -> str:
         if self.gpu is not None:
-            return f"{self.gpu.name} ({self.gpu.architecture})"
+            half = ", float16" if self.is_half else ""
+            return f"{self.gpu.name} ({self.gpu.architecture}){half}"
         return f"{self.cpu} ({self.architecture}), {self.threads} threads"
 
 
-def resolve_target(spec: str = "cpu", threads: int | None = None) -> Target:
-    """What `--target` says.
+def resolve_target(spec: str = "cpu", threads: int | None = None, dtype: str = "float32") -> Target:
+    """What `--target`, `--threads` and `--dtype` say.
 
     `cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine. `cuda` is this
     machine's GPU, `cuda:sm_90` any of that architecture, `auto` the GPU if there is one and else the CPU. Text in
@@ -85,6 +103,18 @@ def resolve_target(spec: str = "cpu", threads: int | None = None) -> Target:
         threads = available_cores()
     elif threads < 1:
         raise TargetError(f"a target needs at least one thread, not {threads}")
+    return _in_type(_resolve(spec, threads), dtype)
+
+
+def _in_type(target: Target, dtype: str) -> Target:
+    if dtype not in DTYPES:
+        raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
+    if dtype != "float32" and target.gpu is None:
+        raise TargetError("float16 is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
+    return target if dtype == target.dtype else replace(target, dtype=dtype)
+
+
+def _resolve(spec: str, threads: int) -> Target:
     kind, _, name = spec.partition(":")
     if spec.lstrip().startswith("{"):
         return replace(_cpu_target("", threads), gpu=_read_json(spec))
@@ -110,17 +140,17 @@ def _read_json(spec: str) -> CudaDevice:
     return from_target_json(config)
 
 
-# TVM's CUDA programs declare their shared memory statically, of which CUDA allows this much on every device.
+# Of shared memory that a program declares statically, as default ones do, CUDA allows this much on every device.
 STATIC_SHARED_BYTES = 48 * 1024
 
 
-def _cuda_config(gpu: CudaDevice) -> dict[str, Any]:
+def _cuda_config(gpu: CudaDevice, shared_bytes: int) -> dict[str, Any]:
     return {
         "kind": "cuda",
         "arch": gpu.architecture,
         "max_threads_per_block": gpu.threads,
         "max_num_threads": gpu.threads,
-        "max_shared_memory_per_block": min(gpu.shared_bytes, STATIC_SHARED_BYTES),
+        "max_shared_memory_per_block": shared_bytes,
         "registers_per_block": gpu.registers,
         "thread_warp_size": gpu.warp,
     }

@@ -21,12 +21,12 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not 
 
 
 @cache
-def some_gpu() -> Target:
+def some_gpu(dtype: str = "float32") -> Target:
     """A GPU nobody has to have."""
-    return resolve_target("cuda:sm_90")
+    return resolve_target("cuda:sm_90", dtype=dtype)
 
 
 @cache
-def operators(model: str = "zoo:tiny_cnn") -> list[Operator]:
+def operators(model: str = "zoo:tiny_cnn", dtype: str = "float32") -> list[Operator]:
     """The operators of a model, prepared for a GPU."""
-    return extract_operators(prepare(load_model(model).module, some_gpu())[0])
+    return extract_operators(prepare(load_model(model).module, some_gpu(dtype))[0])

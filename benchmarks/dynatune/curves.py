@@ -17,6 +17,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.schedulers.replay import RecordedCurve
 
 CURVES = Path(__file__).parent / "curves"
+GPU_CURVES = CURVES / "gpu"  # read_all of the folder above does not look into it
 _FORMAT = 1
 
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.dynatune.record                                     # hours; needs a quiet machine
     python -m benchmarks.dynatune.record --models tiny_cnn --trials 16 --curves /tmp/curves
+    python -m benchmarks.dynatune.record --models resnet18,transformer_encoder --target cuda
 
 Interrupt it at will: the same command goes on where it was. Operators share no programs (each is a family of its
 own), but one cost model: an operator profits from what the model learned on those before it.
@@ -21,7 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dynatune.curves import CURVES, OperatorCurve, Recording, RecordingError
+import slipstream
+from benchmarks.dynatune.curves import CURVES, GPU_CURVES, OperatorCurve, Recording, RecordingError
 from slipstream.errors import SlipstreamError
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
 from slipstream.session.loop_records import is_default
@@ -30,10 +32,10 @@ from slipstream.store import SlotRecord, Store, TrialRecord
 
 MODELS = ("resnet18", "squeezenet1_1", "vgg16", "transformer_encoder")
 _SLOT_TRIALS = 8
-_PACKAGES = ("slipstream", "apache-tvm", "numpy", "xgboost-cpu")
+_PACKAGES = ("apache-tvm", "numpy", "xgboost-cpu")
 
 
-def record(model: str, seed: int, trials: int, work: Path) -> Recording | None:
+def record(model: str, seed: int, trials: int, work: Path, target: str = "cpu") -> Recording | None:
     """Tune all operators of a zoo model, or go on with it; None if interrupted before the end."""
     folder = work / f"{model}-{seed}"
     load = os.getloadavg()
@@ -57,6 +59,7 @@ def record(model: str, seed: int, trials: int, work: Path) -> Recording | None:
                 search="diffusion",
                 seed=seed,
                 settings=settings,
+                target=target,
                 callbacks=[_say],
             )
         if result.reason == "interrupted":
@@ -85,15 +88,21 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
         peak = store.state(session.id, "peak_flops")
         if peak is None:
             raise RecordingError(f"{folder} has not been tuned: run the recorder again")
-        similar = _similar(model)
+        target = session.options["target"]
+        similar = _similar(model, target)
         hardware = store.hardware(session.hardware)
         curves = tuple(_curves(store, session.id, similar))
         noisy = [trial.noisy for trial in store.trials(session=session.id)]
     settings = session.options["settings"]
     described = {
         "machine": hardware,
-        "versions": {"python": sys.version.split()[0], **{name: version(name) for name in _PACKAGES}},
-        "command": f"python -m benchmarks.dynatune.record --models {model} --trials {settings['most_trials']}",
+        "versions": {
+            "python": sys.version.split()[0],
+            "slipstream": slipstream.__version__,
+            **{name: version(name) for name in _PACKAGES},
+        },
+        "command": f"python -m benchmarks.dynatune.record --models {model} --trials {settings['most_trials']}"
+        + (f" --target {target}" if target != "cpu" else ""),
         "date": datetime.fromtimestamp(session.created_at, UTC).isoformat(timespec="seconds"),
         "settings": settings,
         "session_seconds": session.elapsed,
@@ -143,7 +152,7 @@ def points(
     )
 
 
-def _similar(model: str) -> dict[str, list[str]]:
+def _similar(model: str, spec: str) -> dict[str, list[str]]:
     """Who would be in one family, had the session had families, the nearest first."""
     from slipstream.frontends import load_model
     from slipstream.graph.operators import extract_operators
@@ -154,7 +163,7 @@ def _similar(model: str) -> dict[str, list[str]]:
     from slipstream.session.loop import Room
     from slipstream.target import resolve_target
 
-    target = resolve_target()
+    target = resolve_target(spec)
     with quiet_native_code():
         operators = extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
         rooms = {o.key: Room(o, Space(o.key, o.func, target)) for o in operators}
@@ -174,11 +183,15 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS), help="models of the zoo, with commas between them")
     parser.add_argument("--trials", type=int, default=128, help="for each operator")
     parser.add_argument("--seeds", type=int, default=1, help="record each model so many times")
-    parser.add_argument("--work", type=Path, default=Path("build/dynatune"), help="where the sessions are kept")
-    parser.add_argument("--curves", type=Path, default=CURVES, help="where the curves go")
+    parser.add_argument("--work", type=Path, help="where the sessions are kept")
+    parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'; cuda's curves go beside the CPU's")
+    parser.add_argument("--curves", type=Path, help="where the curves go")
     options = parser.parse_args()
     if options.trials < 1 or options.seeds < 1:
         parser.error("--trials and --seeds are whole numbers from 1")
+    on_gpu = options.target != "cpu"
+    curves = options.curves or (GPU_CURVES if on_gpu else CURVES)
+    work = options.work or Path("build/dynatune_gpu" if on_gpu else "build/dynatune")
     from slipstream.cli.tvm_import import import_tvm_without_torch
 
     import_tvm_without_torch()
@@ -186,10 +199,10 @@ def main() -> None:
         for seed in range(options.seeds):
             for model in options.models.split(","):
                 print(f"{model}, seed {seed}", flush=True)
-                recording = record(model, seed, options.trials, options.work)
+                recording = record(model, seed, options.trials, work, options.target)
                 if recording is None:
                     raise KeyboardInterrupt
-                print(f"wrote {recording.write(options.curves)}", flush=True)
+                print(f"wrote {recording.write(curves)}", flush=True)
     except KeyboardInterrupt:
         sys.exit("interrupted: the same command goes on from here")
     except SlipstreamError as error:

@@ -15,6 +15,7 @@ Run = Callable[[], list[Any]]
 
 NAMES = ("onnxruntime", "torch", "torch.compile")
 _WARM_UP = 3
+_IMAGES = 4  # dimensions of a batch of them
 # On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
 GPU_NAMES = ("torch", "torch:tf32", "torch.compile", "torch.compile:max-autotune")
 
@@ -52,7 +53,9 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
     from slipstream.frontends.onnx_as_torch import as_torch
 
     module = as_torch(onnx.load(str(reference.clean_path)))
-    return _run_on_gpu(name, module, feeds) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    return (
+        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    )
 
 
 def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
@@ -65,19 +68,25 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
     program = torch.export.load(str(path))
     _must_match(fingerprint(program), manifest, str(path))
     module = program.module()
-    return _run_on_gpu(name, module, feeds) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    return (
+        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
+    )
 
 
-def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array]) -> Run:
+def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> Run:
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
     In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
+    An artifact in half precision meets a model of nothing but halves, images laid out as tensor cores like them.
     """
     torch = _import_torch()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"
     torch.backends.cudnn.benchmark = True
     module = module.to("cuda")
     tensors = [torch.from_numpy(value).to("cuda") for value in feeds.values()]
+    if dtype == "float16":
+        module = module.half().to(memory_format=torch.channels_last)
+        tensors = [_in_half(torch, tensor) for tensor in tensors]
     if name.startswith("torch.compile"):
         mode = "max-autotune-no-cudagraphs" if name.endswith("max-autotune") else "default"
         module = torch.compile(module, fullgraph=True, mode=mode)
@@ -100,6 +109,11 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array]) -> Run:
         return list(kept[2])
 
     return run
+
+
+def _in_half(torch: Any, tensor: Any) -> Any:
+    half = tensor.half() if tensor.is_floating_point() else tensor
+    return half.to(memory_format=torch.channels_last) if half.ndim == _IMAGES else half
 
 
 def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:

@@ -47,6 +47,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
     target: str = "cpu",
+    dtype: str = "float32",
     threads: int | None = None,
     input_data: dict[str, Array] | None = None,
     progress: Progress = lambda stage: None,
@@ -54,13 +55,14 @@ def compile(
     """Compile `model` (anything `load_model` takes) into the directory `output`.
 
     The result has been compared with the reference on several seeds; on a mismatch, as on any other error,
-    nothing is written and a previous artifact in `output` stays as it was.
+    nothing is written and a previous artifact in `output` stays as it was. `dtype` "float16" computes a float32
+    model's products in half precision, on a GPU; its inputs and outputs stay as they are.
     """
     output = Path(output)
     check_destination(output)
     clock = _Stages(progress)
     clock.start("import")
-    resolved = resolve_target(target, threads)
+    resolved = resolve_target(target, threads, dtype)
     loaded = (
         model
         if isinstance(model, Model)
@@ -131,7 +133,7 @@ def write_artifact(
         stage("verify")
         gpu = target.gpu.architecture if target.gpu is not None else ""
         run = open_executor(staging, library, weights, model.inputs, model.outputs, threads, gpu)
-        verification = verify(model, run, feeds)
+        verification = verify(model, run, feeds, target.dtype)
         manifest = Manifest(
             model=model.name,
             source=model.source,
@@ -150,6 +152,7 @@ def write_artifact(
             checksums={name: checksum(staging / name) for name in (library, WEIGHTS)},
             tuned=tuned or {},
             gpu=gpu,
+            dtype=target.dtype,
         )
         manifest.write(staging)
     return manifest

@@ -65,6 +65,7 @@ class Manifest:
     checksums: dict[str, str] = field(default_factory=dict)
     tuned: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
+    dtype: str = "float32"  # what a float32 model's products are computed in
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:

@@ -32,24 +32,29 @@ def verification_inputs(model: Model, given: dict[str, Array] | None) -> list[di
     return [{**random_inputs(model.inputs, np.random.default_rng(seed)), **given} for seed in range(SEEDS)]
 
 
-def verify(model: Model, run: Callable[..., Sequence[Any]], feeds: list[dict[str, Array]]) -> Verification:
-    """Compare `run` with the model's reference; a mismatch is a `VerificationError` with a table."""
+def verify(
+    model: Model, run: Callable[..., Sequence[Any]], feeds: list[dict[str, Array]], dtype: str = "float32"
+) -> Verification:
+    """Compare `run`, which computes in `dtype`, with the model's reference; a mismatch is a `VerificationError` with a
+    table.
+    """
     expected = model.reference.outputs(feeds)
     actual = [[np.asarray(value) for value in run(feed)] for feed in feeds]
     checks = []
     for position, spec in enumerate(model.outputs):
         pairs = [(e[position], a[position]) for e, a in zip(expected, actual, strict=True)]
-        checks.append(_compare(spec.name, _tolerance(spec, model.inputs), pairs))
+        checks.append(_compare(spec.name, _tolerance(spec, model.inputs, dtype), pairs))
     if any(not check.max_relative <= check.tolerance for check in checks):
         raise VerificationError(_table(model, checks))
     return Verification(model.reference.name, len(feeds), tuple(checks))
 
 
-def _tolerance(output: TensorSpec, inputs: Sequence[TensorSpec]) -> float:
-    """A float output is as exact as the least exact float that went in; integers have to be equal."""
+def _tolerance(output: TensorSpec, inputs: Sequence[TensorSpec], dtype: str) -> float:
+    """A float output is as exact as the least exact float on its way; integers have to be equal."""
     if output.dtype not in TOLERANCES:
         return 0.0
-    return max(TOLERANCES.get(spec.dtype, 0.0) for spec in (output, *inputs))
+    lost = TOLERANCES[dtype] if dtype != "float32" else 0.0
+    return max(lost, *(TOLERANCES.get(spec.dtype, 0.0) for spec in (output, *inputs)))
 
 
 def _compare(name: str, tolerance: float, pairs: list[tuple[Array, Array]]) -> OutputCheck:

@@ -11,6 +11,7 @@ from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     constant_option,
+    dtype_option,
     parse_constants,
     parse_shapes,
     read_arrays,
@@ -33,6 +34,7 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 @shape_option
 @constant_option
 @target_option
+@dtype_option
 @threads_option
 @click.option(
     "--input-data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Inputs to verify with, by name."
@@ -45,6 +47,7 @@ def compile_command(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     target: str,
+    dtype: str,
     threads: int | None,
     input_data: Path | None,
     explain: bool,
@@ -66,6 +69,7 @@ def compile_command(
         shapes=parse_shapes(shapes),
         constants=parse_constants(constants),
         target=target,
+        dtype=dtype,
         threads=threads,
         input_data=_named_arrays(input_data),
     )

@@ -78,6 +78,8 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("NVRTC", machine.nvrtc))
     if machine.gpu_flops is not None:
         rows.append(("GPU peak", f"{machine.gpu_flops / 1e12:.1f} TFLOP/s in float32, without tensor cores"))
+    if machine.gpu_tensor_flops is not None:
+        rows.append(("", f"{machine.gpu_tensor_flops / 1e12:.0f} TFLOP/s at tensor cores, float16 (mma.sync)"))
     if machine.gpu_bandwidth is not None:
         rows.append(("GPU memory", f"{machine.gpu_bandwidth / 1e9:.0f} GB/s copied, read and written"))
     if machine.peak_flops is not None:

@@ -11,6 +11,7 @@ from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     constant_option,
+    dtype_option,
     parse_constants,
     parse_shapes,
     rpc_options,
@@ -63,6 +64,7 @@ class _Row:
 @shape_option
 @constant_option
 @target_option
+@dtype_option
 @threads_option
 @click.option("--operator", "prefix", default="", metavar="PREFIX", help="Only operators whose name or key begins so.")
 @rpc_options
@@ -73,6 +75,7 @@ def measure(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     target: str,
+    dtype: str,
     threads: int | None,
     prefix: str,
     rpc: str | None,
@@ -101,7 +104,7 @@ def measure(
         from slipstream.target import resolve_target
 
         progress("import")
-        resolved = resolve_target(target, threads)
+        resolved = resolve_target(target, threads, dtype)
         loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants)
         progress("prepare")
         prepared, _ = prepare(loaded.module, resolved)

@@ -10,6 +10,7 @@ from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     constant_option,
+    dtype_option,
     parse_constants,
     parse_shapes,
     shape_option,
@@ -25,6 +26,7 @@ _STAGES = ("import", "prepare", "extract")
 @shape_option
 @constant_option
 @target_option
+@dtype_option
 @click.option("--families", is_flag=True, help="Show which operators share what tuning finds, and the prior of each.")
 @click.option(
     "--family-mode",
@@ -40,6 +42,7 @@ def operators(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     target: str,
+    dtype: str,
     families: bool,
     family_mode: str,
     as_json: bool,
@@ -59,7 +62,7 @@ def operators(
         from slipstream.target import resolve_target
 
         progress("import")
-        resolved = resolve_target(target)
+        resolved = resolve_target(target, dtype=dtype)
         loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants)
         progress("prepare")
         prepared, _ = prepare(loaded.module, resolved)

@@ -46,6 +46,13 @@ target_option = click.option(
     metavar="cpu|cpu:NAME|cuda|cuda:sm_90|auto",
     help="This machine's CPU, an older one by name, this machine's GPU, a GPU by architecture; auto: the GPU if any.",
 )
+dtype_option = click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    metavar="float32|float16",
+    help="On a GPU, what a float32 model's products are computed in; float16 is for tensor cores.",
+)
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to run on [default: all cores].")
 
 

@@ -14,6 +14,7 @@ from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     constant_option,
+    dtype_option,
     parse_constants,
     parse_shapes,
     rpc_options,
@@ -74,6 +75,7 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @shape_option
 @constant_option
 @target_option
+@dtype_option
 @threads_option
 @_view_options
 @one_line_errors

@@ -12,12 +12,15 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.target import Target
+from slipstream.tvm_intrinsics import import_tensor_core_intrinsics
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError, AttributeError)
 
 
 def schedule_on_gpu(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A form of `func` whose loops are bound to threads; `func` itself if no rule fits."""
+    if target.is_half:
+        import_tensor_core_intrinsics()  # some rules would import all there are
     for rule in _rules():
         scheduled = _apply(rule, func, target)
         if scheduled is not None:

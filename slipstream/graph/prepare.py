@@ -21,6 +21,7 @@ from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.half_precision import cast_to_half
 from slipstream.graph.pass_report import PassReport
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.target import Target
@@ -137,6 +138,11 @@ PASSES: tuple[Pass, ...] = (
         "2-D convolutions in NHWC, so that the channels of one pixel fill a vector",
         _convert_layout,
         optional=True,
+    ),
+    Pass(
+        "half precision",
+        "on a GPU, if asked for: products of float16, added up in float32, for its tensor cores",
+        cast_to_half,
     ),
     Pass(
         "legalize",

@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from slipstream.graph.prefetch import prefetch_weights
@@ -55,7 +55,35 @@ def finalize_host() -> Any:
 
 def _pipeline() -> tuple[Any, Any, Any]:
     stock, _, finalize_device = tirx.get_tir_pipeline("default")
-    return stock, finalize_host, finalize_device
+
+    def lower(mod: tvm.IRModule, ctx: Any) -> tvm.IRModule:
+        tensor = {name: func for name, func in mod.functions.items() if _uses_tensor_cores(func)}
+        if not tensor:
+            return stock(mod)
+        others = {name: func for name, func in mod.functions.items() if name not in tensor}
+        # These share memory between tiles of different types, which only this setting allows, and it breaks others.
+        config = {**dict(ctx.config.items()), "tirx.merge_static_smem": True}
+        with tvm.transform.PassContext(opt_level=ctx.opt_level, disabled_pass=ctx.disabled_pass, config=config):
+            lowered = dict(stock(tvm.IRModule(tensor, attrs=mod.attrs)).functions.items())
+        if others:
+            lowered |= dict(stock(tvm.IRModule(others, attrs=mod.attrs)).functions.items())
+        return tvm.IRModule(lowered, attrs=mod.attrs)
+
+    whole = tvm.transform.module_pass(lower, opt_level=0, name="slipstream.Lower")
+    return whole, finalize_host, finalize_device
+
+
+def _uses_tensor_cores(func: Any) -> bool:
+    target = func.attrs.get("target") if isinstance(func, tirx.PrimFunc) and func.attrs else None
+    if target is None or str(target.kind.name) != "cuda":
+        return False
+    found: list[Any] = []
+
+    def note(block: Any) -> None:
+        found.extend(buffer for buffer in block.alloc_buffers if buffer.scope().startswith("wmma"))
+
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
+    return bool(found)
 
 
 compilation_pipeline.PIPELINE_MAP[NAME] = _pipeline

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # The first program of a process also pays for its start and its CUDA context.
 _CONTEXT_SECONDS = 60.0
+# Some roundings of float16 on the way, whatever type the result has.
+_HALF_TOLERANCE = 16 * 2.0**-10
 
 
 class GpuRunner(Runner):
@@ -84,7 +86,7 @@ class GpuRunner(Runner):
             "arena": f"/proc/{os.getpid()}/fd/{self._references.arena(operator)}",
             "layout": layout,
             "best": best,
-            "tolerance": self._config.tolerance,
+            "tolerance": max(self._config.tolerance, _HALF_TOLERANCE if self._target.is_half else 0.0),
             "racing": asdict(self._config.racing),
             "keep": keep,
         }

@@ -47,8 +47,12 @@ def _build(limits: GpuLimits, rng: np.random.Generator) -> Decisions:
             if isinstance(point, Tile) and number not in shared
             for part in range(1, point.parts)
         ]
-        for takers, choices in ((limits.threads, _THREADS), (limits.sums, _SUMS), (limits.virtual, _VIRTUAL)):
-            _move(limits, values, takers, int(rng.choice(choices)), rng)
+        for takers, choices, each in (
+            (limits.threads, _THREADS, limits.lanes),
+            (limits.sums, _SUMS, limits.sum_registers),
+            (limits.virtual, _VIRTUAL, 1),
+        ):
+            _move(limits, values, takers, int(rng.choice(choices)) // each, rng)
         # Whoever fetches ahead needs a second tile to fetch.
         whole = math.prod(_outermost(values, (number, 0)) for number in {number for number, _ in reduced})
         most = whole // 2 if limits.copies > 1 else whole

@@ -17,9 +17,11 @@ import tvm_ffi
 from numpy.typing import NDArray
 from tvm import s_tir, tirx
 
+from slipstream.cuda_device import CudaDevice
 from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
 from slipstream.program.sketch import Sketch
 from slipstream.target import STATIC_SHARED_BYTES, Target
+from slipstream.tvm_intrinsics import PIECE, WMMA
 
 _MOST_VIRTUAL_THREADS = 8
 # A thread has 255 registers; besides its sums it needs some for operands and addresses.
@@ -27,6 +29,8 @@ _MOST_SUMS = 192
 _OTHER_REGISTERS = 24
 _TILING = "meta_schedule.tiling_structure"
 _PIPELINE = "software_pipeline_stage"
+
+_PIECE_BYTES = PIECE * PIECE * 2  # of float16
 
 # One factor of a program: which decision, and which of its parts (-1: a choice's value).
 Factor = tuple[int, int]
@@ -79,11 +83,10 @@ class GpuLimits:
     fewest_threads: int
     most_threads: int
     shared_bytes: int
-
-    @property
-    def says_all(self) -> bool:
-        """Whether nothing is left that could keep a program which passes from being launched."""
-        return bool(self.tiles)
+    lanes: int = 1  # threads that work on one thing together: a warp, at tensor cores
+    sum_registers: int = 1  # that one of `sums` takes of each thread
+    says_all: bool = False
+    """Whether nothing is left that could keep a program which passes from being launched."""
 
     def usage(self, decisions: Decisions) -> Usage:
         return self._usage(lambda number: decisions[number])
@@ -104,9 +107,9 @@ class GpuLimits:
         shared = sum(operand.bytes(extents) for operand in self.operands)
         return Usage(
             blocks=product(self.blocks),
-            threads=product(self.threads),
+            threads=self.lanes * product(self.threads),
             virtual_threads=product(self.virtual),
-            sums=product(self.sums),
+            sums=self.sum_registers * product(self.sums),
             shared_bytes=self.copies * shared,
             steps=product(self.steps),
         )
@@ -143,7 +146,7 @@ class GpuLimits:
                 usage.shared_bytes > self.shared_bytes,
                 f"{usage.shared_bytes} bytes of shared memory are over {self.shared_bytes}",
             ),
-            ((usage.steps < 2) & (self.copies > 1), "tiles cannot be fetched ahead where there is only one"),
+            ((usage.steps < 2) & bool(self.steps), "tiles cannot be fetched ahead where there is only one"),
             (sums > _MOST_SUMS, f"{sums} sums in a thread are over {_MOST_SUMS}"),
             (
                 usage.threads * (sums + _OTHER_REGISTERS) > self.registers,
@@ -155,6 +158,8 @@ class GpuLimits:
 def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Target) -> GpuLimits:
     """Read off a sketch which of its factors become blocks, threads, sums and tiles in shared memory."""
     assert target.gpu is not None
+    if WMMA["compute"] in sketch.text:
+        return _limits_of_tensor_cores(sketch, points, target.gpu)
     walk = _Walk(sketch)
     anchor = _block_number(walk)
     tiles = walk.tiles_in_shared_memory() if anchor is not None else {}
@@ -173,7 +178,48 @@ def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Tar
         fewest_threads=min(target.gpu.warp, _elements(points, walk.bound("blockIdx.x"))) if tiles else 1,
         most_threads=target.gpu.threads,
         shared_bytes=min(target.gpu.shared_bytes, STATIC_SHARED_BYTES),
+        says_all=bool(tiles),
     )
+
+
+def _limits_of_tensor_cores(sketch: Sketch, points: Points, gpu: CudaDevice) -> GpuLimits:
+    """A sketch for tensor cores tiles a matmul, perhaps many, in pieces: its last loops are rows, columns, products.
+
+    A loop over rows or columns is shared out to blocks twice, then to warps; the rest is a warp's own. What is copied
+    to shared memory is padded and, where a tile is fetched ahead, kept twice or more, which only TVM knows: its
+    verifier has the last word.
+    """
+    tiles = [number for number, point in enumerate(points) if isinstance(point, Tile)]
+    spatial, reduced = [n for n in tiles if _parts(points, n) == 5], [n for n in tiles if _parts(points, n) == 3]
+    rows, columns = spatial[-2:]
+    together = [n for n in spatial if n not in (rows, columns)]
+    held = {n: tuple((n, part) for part in (2, 3, 4)) for n in spatial}
+    held |= {n: ((n, 1), (n, 2)) for n in reduced}
+    return GpuLimits(
+        points=points,
+        blocks=tuple((n, part) for n in spatial for part in (0, 1)),
+        threads=tuple((n, 2) for n in spatial),
+        virtual=(),
+        sums=tuple((n, part) for n in spatial for part in (3, 4)),
+        # Pieces are fetched ahead from shared memory, too: TVM cannot build that where it is done once.
+        steps=tuple((n, 1) for n in reduced) if _PIPELINE in sketch.text else (),
+        tiles=held,
+        operands=tuple(
+            _Operand(_PIECE_BYTES, tuple(((n, 1),) for n in (*together, side, *reduced))) for side in (rows, columns)
+        ),
+        copies=1,
+        registers=gpu.registers,
+        fewest_threads=gpu.warp,
+        most_threads=gpu.threads,
+        shared_bytes=gpu.shared_bytes,
+        lanes=gpu.warp,
+        sum_registers=PIECE * PIECE // gpu.warp,
+    )
+
+
+def _parts(points: Points, number: int) -> int:
+    point = points[number]
+    return point.parts if isinstance(point, Tile) else 0
 
 
 def _elements(points: Points, blocks: Sequence[Factor]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
 from slipstream.program.gpu_draw import draw_on_gpu
 from slipstream.program.gpu_limits import GpuLimits, find_limits
+from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.target import Target
@@ -120,16 +121,17 @@ class Space:
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
-        # TVM warns of every custom rule it does not have.
-        with self.target.tvm, quiet_native_code():
-            spaces = self.context(self._seed).generate_design_space()
         found: dict[str, Program] = {}
-        for schedule in spaces:
-            try:
-                sketch, decisions = read_trace(schedule.trace, self.names)
-            except SketchError:
-                continue
-            found.setdefault(sketch.digest, Program(self.key, sketch, decisions, "sketch"))
+        for generator in self._generators:
+            # TVM warns of every custom rule it does not have.
+            with self.target.tvm_for_search, quiet_native_code():
+                schedules = self.context(self._seed, space_generator=generator()).generate_design_space()
+            for schedule in schedules:
+                try:
+                    sketch, decisions = read_trace(schedule.trace, self.names)
+                except SketchError:
+                    continue
+                found.setdefault(sketch.digest, Program(self.key, sketch, decisions, "sketch"))
         return tuple(found.values())
 
     @cached_property
@@ -142,24 +144,23 @@ class Space:
         import_intrinsics()
         from tvm.s_tir import meta_schedule as ms
 
+        generator = options.pop("space_generator", None) or self._generators[0]()
         return ms.TuneContext(
             self.mod,
-            target=self.target.tvm,
-            space_generator=self._generator(ms),
+            target=self.target.tvm_for_search,
+            space_generator=generator,
             rand_state=seed % (2**31 - 2) + 1,
             **options,
         )
 
-    def _generator(self, ms: Any) -> Any:
-        """MetaSchedule's rules for the target. Without saying so, a GPU would get those for tensor cores, which want
-        half precision and intrinsics that take most of a minute to import."""
-        if self.target.gpu is None:
-            return "post-order-apply"
-        return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
+    @cached_property
+    def _generators(self) -> list[Callable[[], Any]]:
+        """What makes MetaSchedule's sketches for the target; the first is the one of searches by TVM itself."""
+        return [lambda: "post-order-apply"] if self.target.gpu is None else generators(self.func)
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
-        with self.target.tvm:
+        with self.target.tvm_for_search:
             return list(self.context(1).space_generator.postprocs)
 
     def points(self, program: Program) -> Points:

@@ -9,8 +9,10 @@ it has shown, and a little always goes to those that have shown nothing yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -29,6 +31,7 @@ _MOST_RELATIVES = 6
 _MOST_CARRIED = 0.5  # of a slot, programs carried over as they are
 _LARGEST_BODY = 768
 _STEEPNESS = 6.0
+_AT_ONCE = 4  # schedules replayed at a time in half precision
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,14 @@ class Diffusion:
         sketches = [_Candidates(question, example, self._options, rng) for example in question.space.sketches]
         known = {measured.program.identity for measured in question.measured}
         found: list[Realized] = []
-        for program in self._ordered(sketches, question, rng):
-            if len(found) == question.count:
-                break
-            if program.identity in known:
-                continue
-            realized = question.space.realize(program)
-            if realized is not None and realized.program.identity not in known:
+        if question.count < 1:
+            return found
+        for program, realized in _realize(question.space, self._ordered(sketches, question, rng), known):
+            if realized is not None and not {program.identity, realized.program.identity} & known:
                 known |= {program.identity, realized.program.identity}
                 found.append(realized)
+            if len(found) == question.count:
+                break
         return found
 
     def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
@@ -195,6 +197,22 @@ class _Candidates:
 
     def _program(self, decisions: Decisions, origin: str) -> Program:
         return replace(self._example, decisions=decisions, origin=f"diffusion:{origin}")
+
+
+def _realize(
+    space: Space, programs: Iterable[Program], known: Collection[object]
+) -> Iterator[tuple[Program, Realized | None]]:
+    """Replay programs that are not `known`, in their order. In half precision some at a time: schedules for tensor
+    cores take longer, and TVM replays them without Python's lock.
+    """
+    new = (program for program in programs if program.identity not in known)
+    if not space.target.is_half:
+        for program in new:
+            yield program, space.realize(program)
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        while some := list(islice(new, _AT_ONCE)):
+            yield from zip(some, threads.map(space.realize, some), strict=True)
 
 
 def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:

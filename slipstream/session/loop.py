@@ -174,18 +174,24 @@ class Session:
 
     def propose(self, key: str) -> tuple[int, list[Realized]]:
         """Open a slot for an operator: its number, and the programs it is going to measure."""
+        slot, question = self.ask(key)
+        started = self._clock()
+        realized = self.search.propose(question)
+        self.open(slot, key, realized, self._spent("search", started))
+        return slot, realized
+
+    def ask(self, key: str) -> tuple[int, Question]:
+        """The number of an operator's next slot, and all that its search has to know."""
         room, slot = self.rooms[key], self._next_slot
         self.snapshot.current = key
         self.snapshot.doing = "searching"
         self._tell("slot", operator=key, name=room.operator.name, slot=slot)
-        started = self._clock()
         seed = slot_seed(self.settings.seed, key, slot)
-        realized = self.search.propose(
-            Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
-        )
-        searched = self._spent("search", started)
+        return slot, Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
+
+    def open(self, slot: int, key: str, realized: Sequence[Realized], searched: float) -> None:
+        """Write down what the slot is going to measure, which took `searched` seconds to find."""
         self._begin(slot, key, [r.program for r in realized], searched, {})
-        return slot, realized
 
     def _relatives(self, key: str) -> list[Relative]:
         """The family as it stands: its members in this model, and what the store knows of others."""
@@ -457,8 +463,12 @@ class Session:
 
     def _spent(self, activity: str, started: float) -> float:
         seconds = self._clock() - started
-        self.snapshot.split[activity] = self.snapshot.split.get(activity, 0.0) + seconds
+        self.spent(activity, seconds)
         return seconds
+
+    def spent(self, activity: str, seconds: float) -> None:
+        """Count the session's time as spent on something."""
+        self.snapshot.split[activity] = self.snapshot.split.get(activity, 0.0) + seconds
 
     def phase(self, phase: str) -> None:
         self.snapshot.phase = phase

@@ -78,7 +78,7 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )
 
 # What differs on a GPU, whose programs are built on all cores while others run.
-ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 4})
+ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
 
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

@@ -54,6 +54,7 @@ def tune(
     deterministic: bool = False,
     settings: Mapping[str, Any] | None = None,
     target: str = "cpu",
+    dtype: str = "float32",
     threads: int | None = None,
     rpc: str | None = None,
     rpc_key: str | None = None,
@@ -69,7 +70,8 @@ def tune(
     `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
     without any, when nothing improves any more. `settings` sets any other field of `Settings` by its name.
-    `callbacks` get every event and a snapshot of the session.
+    `dtype` "float16" computes a float32 model's products in half precision, on a GPU. `callbacks` get every event and
+    a snapshot of the session.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -90,7 +92,7 @@ def tune(
     check_rpc(rpc, rpc_key)
     if store is not None:
         check_path(Path(store), create=True)
-    resolved = resolve_target(target, threads)
+    resolved = resolve_target(target, threads, dtype)
     if resolved.gpu is not None:
         chosen = choose(gpu=True)
     if make_measurer is None:
@@ -105,6 +107,7 @@ def tune(
         "settings": chosen.to_json(),
         "budget": limits.to_json(),
         "target": target,
+        "dtype": dtype,
         "threads": threads,
         "rpc": [rpc, rpc_key],
         "source": loaded.source,
@@ -137,7 +140,7 @@ def resume(
         record = opened.session(folder.session)
         options = record.options
         loaded = _load_again(record, model, example_inputs)
-        resolved = resolve_target(options["target"], options["threads"])
+        resolved = resolve_target(options["target"], options["threads"], options.get("dtype", "float32"))
         rpc, rpc_key = options.get("rpc", (None, None))
         if opened.add_hardware(describe_hardware(resolved, rpc_key)) != record.hardware:
             raise SlipstreamError(
@@ -475,11 +478,12 @@ def _tuned(row: OperatorProgress) -> TunedOperator:
 
 
 def _measure_peak(target: Target) -> float:
-    """float32 FLOP/s of the device that is tuned for."""
+    """FLOP/s of the device that is tuned for, in the type that is tuned for."""
     if target.gpu is not None:
         from slipstream.cuda_speed import measure_in_child
 
-        return measure_in_child().flops
+        speed = measure_in_child()
+        return speed.tensor_flops if target.is_half else speed.flops
     from slipstream.hardware import measure_peak_flops
 
     return measure_peak_flops(target, seconds=0.2)

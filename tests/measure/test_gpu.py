@@ -18,6 +18,7 @@ from slipstream.graph.default_schedule import schedule_default
 from slipstream.measure import Candidate, FailureKind, GpuMeasurer, MeasureConfig, Measurement, reference_text
 from slipstream.program.space import Space
 from slipstream.target import resolve_target
+from slipstream.tvm_intrinsics import WMMA
 from tests.gpu import needs_gpu, operators
 from tests.measure.misbehaving import KEY, good, program
 
@@ -120,6 +121,32 @@ def test_a_model_is_tuned_compiled_and_right(tmp_path: Path) -> None:
     np.testing.assert_allclose(on_device[0].numpy(), model(feed)[0], rtol=1e-5)
     timed = bench(tmp_path / "out", seconds=0.5)
     assert timed.timings[0].median > 0
+
+
+def test_half_precision_is_tuned_for_tensor_cores_and_right(tmp_path: Path) -> None:
+    result = slipstream.tune("zoo:tiny_cnn", tmp_path / "out", target="cuda", dtype="float16", trials=80)
+    assert result.latency <= result.start_latency
+    model = slipstream.load(tmp_path / "out")
+    assert model.manifest.dtype == "float16"
+    assert model.manifest.verification is not None
+    assert {spec.dtype for spec in (*model.inputs, *model.outputs)} == {"float32"}
+    assert 1e-6 < model.manifest.verification.outputs[0].max_relative < 1e-2
+
+
+def test_programs_for_tensor_cores_are_right() -> None:
+    target = resolve_target("cuda", dtype="float16")
+    operator = next(o for o in operators(dtype="float16") if o.name.startswith("conv2d 3x3"))
+    space = Space(operator.key, operator.func, target)
+    tensor = [
+        e for e in space.sketches if WMMA["compute"] in e.sketch.text and "software_pipeline" not in e.sketch.text
+    ]
+    rng = np.random.default_rng(0)
+    drawn = [space.realize(space.draw(rng, tensor)) for _ in range(20)]
+    programs = [Candidate(operator.key, r.text, str(n)) for n, r in enumerate(drawn) if r is not None]
+    assert programs
+    with GpuMeasurer(target, {operator.key: reference_text(operator.func)}) as measurer:
+        results = list(measurer.measure(programs))
+    assert all(m.failure is None for m in results), [m.failure for m in results]
 
 
 def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:

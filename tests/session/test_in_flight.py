@@ -53,7 +53,7 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
     measurer = ManyCores()
     session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer, watcher=watch, **QUICK)
     assert reason == "all trials are used"
-    assert most == 3
+    assert 2 <= most <= 3
     assert not open_slots
     labels = [candidate.label for candidate in measurer.measured]
     assert len(labels) == len(set(labels)) == session.tracks.trials
