@@ -126,7 +126,9 @@ class Session:
     def pick(self, busy: Collection[str] = ()) -> str | None:
         """The operator that gets the next slot, none of the `busy` ones; None if there is none left to tune."""
         started = self._clock()
-        states = [self._state(track) for track in self.tracks.by_key.values() if track.key not in busy]
+        states = [self._state(track) for track in self.tracks.by_key.values()]
+        # The busy ones cannot be picked, but what they have reached tells something about their relatives.
+        states = [replace(state, finished=True) if state.key in busy else state for state in states]
         picked = self.scheduler.pick(states, self._next_slot)
         self._spent("schedule", started)
         return picked
