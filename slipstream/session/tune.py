@@ -35,7 +35,7 @@ MakeMeasurer = Callable[[Target, Mapping[str, str]], Any]
 _END_TO_END_SECONDS = 1.5
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
-_SETTLE_SHARE = 0.05
+_SETTLE_SHARE = 0.1
 
 
 def tune(

@@ -16,7 +16,7 @@ from slipstream.session.loop import Session
 from slipstream.target import Target
 
 _NEAR = 0.05
-_MOST_FINALISTS = 4
+_MOST_FINALISTS = 3
 
 
 def best_programs(session: Session) -> dict[str, Program]:
