@@ -15,6 +15,7 @@ from slipstream.measure.config import MeasureConfig
 from slipstream.measure.noise import MOST_WAITING, Drift
 from slipstream.measure.processes import ForkServer, ServerLostError, WorkerProcess
 from slipstream.measure.references import References
+from slipstream.measure.second_look import look_again
 from slipstream.measure.trial import Trial, failure_of_end
 from slipstream.measure.types import Failure, FailureKind, Measurement
 from slipstream.target import Target
@@ -76,6 +77,9 @@ class Runner:
                 trial.stood_still(time.monotonic() - began)
 
     def run(self, trial: Trial, best: float | None) -> Measurement:
+        return look_again(lambda: self._run_judged(trial, best), best)
+
+    def _run_judged(self, trial: Trial, best: float | None) -> Measurement:
         measurement = self._run_once(trial, best)
         if measurement.failure is None or measurement.failure.kind is not FailureKind.WRONG_RESULT:
             return measurement
