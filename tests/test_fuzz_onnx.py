@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.conftest import small_model
 
-_FLIPS = 300
+_FLIPS = 150
 
 # One process for all files: a crash of the interpreter, an exception that is not ours or a leftover fails it.
 _DRIVER = """
