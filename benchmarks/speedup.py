@@ -136,11 +136,14 @@ def markdown(raw: Mapping[str, Any]) -> str:
     lines += ["Seconds to a model as fast (within 1 %) as the preset's at its end. Ours: each seed.", ""]
     lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
-    lines += _times(models, PRESET_END)
+    lines += _times(models)
     lines += ["", "The same with the best programs that the preset's search found itself, without our defaults:", ""]
-    lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
-    lines += _times(models, PRESET_OWN)
+    lines += ["| model | preset's end | ours is there | times sooner | its latency to that of our untuned model |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for model, result in models.items():
+        end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
+        cells = [f"{end:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours), f"{end / median(ours):.1f}"]
+        lines.append(f"| {model} | {' | '.join([*cells, _quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
     for model, result in models.items():
         lines += [
             "",
@@ -162,13 +165,18 @@ def markdown(raw: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _times(models: Mapping[str, Any], goal: str) -> list[str]:
+def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
+    """After how many seconds each of our runs is there."""
+    return [reached(result, side, goal) for side in result["sides"] if side != "preset"]
+
+
+def _times(models: Mapping[str, Any]) -> list[str]:
     """A row for each model and one for the geometric mean of medians over seeds."""
     lines, sooner = [], []
     for model, result in models.items():
         end = result["stages"][PRESET_END]["seconds"]
-        itself = min(end, reached(result, "preset", goal))
-        ours = [reached(result, side, goal) for side in result["sides"] if side != "preset"]
+        itself = min(end, reached(result, "preset", PRESET_END))
+        ours = _ours(result, PRESET_END)
         sooner.append((end / median(ours), itself / median(ours)))
         cells = [f"{end:.0f}", f"{itself:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours)]
         lines.append(f"| {model} | {' | '.join([*cells, *(f'{times:.1f}' for times in sooner[-1])])} |")
