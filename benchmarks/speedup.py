@@ -140,7 +140,7 @@ def main() -> None:
             sides[ours] = tune_apart(f"zoo:{model}", work / ours, seed=seed, budget=options.budget)
         result = compare(model, sides, work, options.seconds, options.processes)
         raw["models"][model] = {**describe_machine(), "load": [load_before, os.getloadavg()], **result}
-        options.output.write_text(json.dumps(raw, indent=1) + "\n")
+        options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
     options.output.with_suffix(".md").write_text(markdown(raw))
     print(markdown(raw), end="")
 
