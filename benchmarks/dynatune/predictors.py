@@ -20,7 +20,7 @@ from benchmarks.dynatune.command import run
 from benchmarks.dynatune.plotting import panels, save
 from benchmarks.dynatune.replays import Study
 from slipstream.belief import Belief
-from slipstream.schedulers.potential import potential
+from slipstream.schedulers.potential import potential, speeds_of
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
 
@@ -64,12 +64,13 @@ def observe(study: Study) -> list[Slot]:
         curves = recording.replayable()
         for slots in range(1, max(curve.trials for curve in curves) // study.slot_trials):
             states = {curve.key: _state(curve, slots * study.slot_trials) for curve in curves}
+            speeds = speeds_of(states.values())
             for curve in curves:
                 now, then = slots * study.slot_trials, (slots + 1) * study.slot_trials
                 if then <= curve.trials and math.isfinite(curve.best[now]):
                     gained = (1 - curve.best[then] / curve.best[now]) * (slots + 1)
                     ahead = belief.forecast(curve.key, curve.best[: now + 1], curve.flops).latency_cut
-                    found.append(Slot(slots, gained, ahead, potential(states[curve.key], states)))
+                    found.append(Slot(slots, gained, ahead, potential(states[curve.key], speeds)))
     return found
 
 

@@ -45,6 +45,6 @@ class EpsilonGreedy:
         rng = np.random.default_rng([self.seed, slot])
         if rng.random() < self.epsilon:
             return candidates[int(rng.integers(len(candidates)))].key
-        gains = self.gains.gains(candidates, operators)
+        gains = self.gains.promises(candidates, operators)
         by_key = {operator.key: gain for operator, gain in zip(candidates, gains, strict=True)}
         return highest(candidates, lambda operator: by_key[operator.key]).key

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slipstream.belief import Belief, Forecast
-from slipstream.schedulers.potential import potential
+from slipstream.schedulers.potential import potential, speeds_of
 from slipstream.schedulers.types import OperatorState
 
 # So many of an operator's nearest relatives are looked at, and the curves of those with the most trials are learned
@@ -46,18 +46,22 @@ class Gains:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
         y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). An operator of which nothing
-        but the default program is known might gain all it can reach. All are multiplied by the operator's potential:
-        it orders them, but is no forecast. `operators` are all there are.
+        but the default program is known might gain all it can reach. `operators` are all there are.
         """
-        by_key = {operator.key: operator for operator in operators}
-        promised = self.promised(candidates, by_key)
-        relatives = by_key if self.share_curves else {}
-        cuts = [self._cut(candidate, relatives) for candidate in candidates]
-        return [self.reach(c) * cut * more for c, cut, more in zip(candidates, cuts, promised, strict=True)]
+        by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
+        return [self.reach(candidate) * self._cut(candidate, by_key) for candidate in candidates]
 
-    def promised(self, candidates: Sequence[OperatorState], by_key: Mapping[str, OperatorState]) -> list[float]:
+    def potentials(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """How much more each candidate promises than its own past says."""
-        return [potential(candidate, by_key) if self.heed_potential else 1.0 for candidate in candidates]
+        if not self.heed_potential:
+            return [1.0] * len(candidates)
+        speeds = speeds_of(operators)
+        return [potential(candidate, speeds) for candidate in candidates]
+
+    def promises(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+        """Gains times potentials: what to order candidates by. It is no forecast."""
+        gains, potentials = self.gains(candidates, operators), self.potentials(candidates, operators)
+        return [gain * more for gain, more in zip(gains, potentials, strict=True)]
 
     def reach(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that a slot for this operator can work on: no gain is larger."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from slipstream.schedulers.types import OperatorState
@@ -12,19 +12,19 @@ from slipstream.schedulers.types import OperatorState
 LEAST: Final = 0.25
 
 
-def potential(operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
+def speeds_of(operators: Iterable[OperatorState]) -> dict[str, float]:
+    """FLOP/s of each operator's best program; 0 if nothing works yet, or nothing is computed."""
+    return {operator.key: operator.flops / operator.best if operator.best > 0 else 0.0 for operator in operators}
+
+
+def potential(operator: OperatorState, speeds: Mapping[str, float]) -> float:
     """By how much to multiply what a slot should gain; 1 if the operator has no relatives to compare it with.
 
     On recorded curves the share of its latency that an operator loses in a slot grows with the logarithm of the
     distance to its fastest relative, and at one stage of tuning depends on little else: see docs/dynatune.md.
     """
-    own = _speed(operator)
-    others = [_speed(by_key[key]) for key in operator.similar if key in by_key and key != operator.key]
-    if not own or not any(others):
+    own = speeds[operator.key]
+    fastest = max((speeds.get(key, 0.0) for key in operator.similar if key != operator.key), default=0.0)
+    if not own or not fastest:
         return 1.0
-    return LEAST + max(0.0, math.log2(max(others) / own))
-
-
-def _speed(operator: OperatorState) -> float:
-    """FLOP/s of the best program; 0 if nothing works yet, or nothing is computed."""
-    return operator.flops / operator.best if operator.best > 0 else 0.0
+    return LEAST + max(0.0, math.log2(fastest / own))

@@ -46,7 +46,7 @@ class Softmax:
             return None
         if cold := warming_up(candidates):
             return fewest_slots(cold).key
-        gains = np.array(self.gains.gains(candidates, operators))
+        gains = np.array(self.gains.promises(candidates, operators))
         highest = float(gains.max())
         # If nobody is expected to gain anything, all are equal.
         odds = np.exp((gains / highest - 1) / self.temperature) if highest > 0 else np.ones(len(gains))

@@ -64,10 +64,10 @@ class UCB:
         """The upper confidence bound of each candidate's gain, as a share of the model's latency."""
         latency = sum(operator.latency for operator in operators if math.isfinite(operator.latency)) or 1.0
         gains = self.gains.gains(candidates, operators)
-        promised = self.gains.promised(candidates, {operator.key: operator for operator in operators})
+        potentials = self.gains.potentials(candidates, operators)
         return {
-            operator.key: (gain + more * operator.latency * self._doubt(operator, slot)) / latency
-            for operator, gain, more in zip(candidates, gains, promised, strict=True)
+            operator.key: more * (gain + operator.latency * self._doubt(operator, slot)) / latency
+            for operator, gain, more in zip(candidates, gains, potentials, strict=True)
         }
 
     def _doubt(self, operator: OperatorState, slot: int) -> float:

@@ -11,7 +11,7 @@ import pytest
 from slipstream.schedulers import OperatorState, make
 from slipstream.schedulers.finish import is_finished
 from slipstream.schedulers.gradient import Gradient
-from slipstream.schedulers.potential import potential
+from slipstream.schedulers.potential import potential, speeds_of
 from slipstream.schedulers.ucb import UCB
 
 SETTING = {"seed": 0, "slot_trials": 4, "peak_flops": 1e11}
@@ -104,20 +104,18 @@ def test_an_operator_that_is_slow_for_its_family_promises_more():
     slow = _operator("slow", [4e-3] * 9, similar=("fast",))
     alone = _operator("alone", [1e-3] * 9)
     operators = [fast, slow, alone]
-    by_key = {operator.key: operator for operator in operators}
-    assert [potential(operator, by_key) for operator in operators] == [0.25, 2.25, 1.0]
+    assert [potential(operator, speeds_of(operators)) for operator in operators] == [0.25, 2.25, 1.0]
     heeding, blind = (UCB(**SETTING, share_curves=False, heed_potential=heed) for heed in (True, False))
     for scheduler, factors in ((heeding, [0.25, 2.25, 1.0]), (blind, [1.0, 1.0, 1.0])):
         bounds = scheduler.bounds(operators, operators, slot=6)
         plain = blind.bounds(operators, operators, slot=6)
-        assert [bounds[key] / plain[key] for key in by_key] == pytest.approx(factors)
+        assert [bounds[o.key] / plain[o.key] for o in operators] == pytest.approx(factors)
 
 
 def test_potential_needs_something_to_compare_with():
     works = _operator("works", [1e-3] * 9, similar=("broken", "works", "gone"))
     broken = _operator("broken", [math.inf] * 9, similar=("works",))
-    assert potential(works, {"works": works, "broken": broken}) == 1.0
-    assert potential(broken, {"works": works, "broken": broken}) == 1.0
+    assert [potential(operator, speeds_of([works, broken])) for operator in (works, broken)] == [1.0, 1.0]
 
 
 def test_curves_are_shared_with_similar_operators():
