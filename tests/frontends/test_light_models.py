@@ -34,7 +34,7 @@ def with_random_weights(path: Path) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "densenet121"])
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_compiles_and_matches(name: str, tmp_path: Path) -> None:
     model = with_random_weights(LIGHT / f"light_{name}.onnx")
     result = slipstream.compile(model, tmp_path / name)
