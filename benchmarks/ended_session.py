@@ -17,16 +17,14 @@ from slipstream.program.space import Program
 from slipstream.session.directory import MODEL, SESSION, SessionDirectory, open_store
 from slipstream.store import TrialRecord
 
-_TUNE = """
+_PRELUDE = """
 import json, sys
 from slipstream.cli.tvm_import import import_tvm_without_torch
 import_tvm_without_torch()
-from slipstream.session.tune import tune
-tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
+from slipstream.session.tune import resume, tune
 """
-_RESUME = _TUNE.replace("import tune", "import resume").replace(
-    "tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))", "resume(sys.argv[1])"
-)
+_TUNE = f"{_PRELUDE}tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))"
+_RESUME = f"{_PRELUDE}resume(sys.argv[1])"
 
 
 def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:

@@ -152,3 +152,6 @@ def _check_names(settings: Settings) -> None:
     ):
         if name not in names:
             raise SettingsError(f"there is no {what} {name!r}; choose one of {', '.join(names)}")
+    if settings.scheduler_options():
+        # Not every scheduler has these parts: better said now than when the session has begun.
+        schedulers.make(settings.scheduler, seed=0, slot_trials=1, peak_flops=1.0, **settings.scheduler_options())
