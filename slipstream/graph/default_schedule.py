@@ -195,14 +195,17 @@ def inline_cheap_blocks(sch: s_tir.Schedule) -> None:
         consumers = sch.get_consumers(block)
         if len(consumers) != 1 or REDUCTION in iter_kinds(sch, block):
             continue
-        if REDUCTION in iter_kinds(sch, consumers[0]) and not is_plain_copy(sch, block):
-            if _is_contraction(sch, consumers[0]) or not pads_rows(sch, block):
-                continue
+        if REDUCTION in iter_kinds(sch, consumers[0]) and not _may_join_reduction(sch, block, consumers[0]):
+            continue
         copies = count_loads(sch, consumers[0], of=sch.get(block).writes[0].source)
         if copies * count_loads(sch, block) > _MOST_INLINED_LOADS:
             continue
         with contextlib.suppress(s_tir.schedule.ScheduleError):
             sch.compute_inline(block)
+
+
+def _may_join_reduction(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
+    return is_plain_copy(sch, block) or (pads_rows(sch, block) and not _is_contraction(sch, reduction))
 
 
 def find_epilogue(sch: s_tir.Schedule, anchor: Any) -> list[Any]:
