@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.runner import run
 from slipstream.statistics import median
 
-QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 10.0, "variants": "everything,no relatives,no guess"}
+QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 15.0, "variants": "everything,no guess"}
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},

@@ -30,7 +30,7 @@ from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import Decisions, Points
 
-QUICK = {"model": "transformer_encoder", "trials": 34}
+QUICK = {"model": "transformer_encoder", "trials": 26, "budget": "40s"}
 KNOWN = (0, 8, 16, 32)
 WAYS = ("alone", "together", "fine-tuned")
 _FEWEST = 24  # trials to rank
@@ -120,11 +120,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session", type=Path, help="a tuned one, instead of tuning")
     parser.add_argument("--model", default="squeezenet1_1")
     parser.add_argument("--trials", type=int, default=128, help="for every operator")
+    parser.add_argument("--budget", help="of the tuning, unless all trials are to be made")
 
 
 def _tune(options: argparse.Namespace) -> EndedSession:
     settings = {"families": "none", "most_trials": options.trials, "patience_trials": 10 * options.trials}
-    chosen = {"scheduler": "sequential", "seed": options.seed, "settings": settings}
+    chosen = {"scheduler": "sequential", "seed": options.seed, "budget": options.budget, "settings": settings}
     return tune_apart(f"zoo:{options.model}", options.work / f"{options.model}-{options.trials}", **chosen)
 
 
