@@ -69,9 +69,9 @@ def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAME
     """Bytes/s that `target.threads` cores read and write together in the streaming triad a = b + s * c.
 
     Counts 12 bytes per element, as STREAM does: the line a store first fetches is not counted. The arrays
-    take `size` bytes together, 512 MiB unless given (less on a machine short of memory): less of them shows
-    how fast a cache is. Where the last-level cache is not much smaller
-    than that, as virtual machines that show their host's cache may claim, the figure contains some cache.
+    take `size` bytes together, 512 MiB unless given (less on a machine short of memory); few bytes show how
+    fast a cache is. Where the last-level cache is not much smaller than 512 MiB, as virtual machines that show
+    their host's cache may claim, the figure contains some cache.
     """
     import numpy as np
     import psutil
@@ -83,9 +83,9 @@ def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAME
     kernel = _compile(_triad(vectors, target.vector_lanes), target)
 
     def arguments() -> list[Any]:
-        # Copies: pages never written are one and the same page, and what memory holds may be slow denormals.
+        # Zeros are written: pages never written are one and the same page, and old contents may be slow denormals.
         zeros = np.zeros((vectors, target.vector_lanes), dtype=np.float32)
-        return [tvm.runtime.tensor(zeros) for _ in range(3)]
+        return [tvm.runtime.empty(zeros.shape, "float32").copyfrom(zeros) for _ in range(3)]
 
     calls_per_second = _call_rate(kernel, arguments, cores, _BANDWIDTH_CALLS, seconds)
     return calls_per_second * vectors * target.vector_lanes * 3 * _FLOAT_BYTES
