@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TABLE = re.compile(r"<!-- table: (?P<name>[\w.]+)(#(?P<heading>[^\n]+?))? -->\n.*?<!-- end -->", re.DOTALL)
 FIGURE = re.compile(r"<!--(?P<name>[\w.]+):(?P<key>[^\n]+?)-->(?P<text>[^\n]*?)<!--/-->")
+CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 
 
@@ -46,9 +47,14 @@ def figure(name: str, key: str) -> str:
 
 
 def filled(page: str) -> str:
-    """The page with what the raw results say in every table and figure."""
-    page = TABLE.sub(lambda m: f"{m[0].partition(chr(10))[0]}\n{table(m['name'], m['heading'])}\n<!-- end -->", page)
-    return FIGURE.sub(lambda m: f"<!--{m['name']}:{m['key']}-->{figure(m['name'], m['key'])}<!--/-->", page)
+    """The page with what the raw results say in every table and figure; examples in code stay as they are."""
+    parts = CODE.split(page)
+    return "".join(part if n % 2 else _filled(part) for n, part in enumerate(parts))
+
+
+def _filled(text: str) -> str:
+    text = TABLE.sub(lambda m: f"{m[0].partition(chr(10))[0]}\n{table(m['name'], m['heading'])}\n<!-- end -->", text)
+    return FIGURE.sub(lambda m: f"<!--{m['name']}:{m['key']}-->{figure(m['name'], m['key'])}<!--/-->", text)
 
 
 @cache

@@ -51,7 +51,7 @@ def markdown(models: Mapping[str, Any]) -> str:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
             cells = [_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
             lines.append(f"| {name} | {seconds} | {latency:.2f} | {' | '.join(cells)} |")
-        lines += ["", "| share of wall clock, % | " + " | ".join(result["sides"]) + " |"]
+        lines += ["", f"### Wall clock of {model}", "", "| share, % | " + " | ".join(result["sides"]) + " |"]
         lines += ["| --- |" + " --- |" * len(result["sides"])]
         for part in ("search", "build", "run", "train", "schedule", "store", "compile"):
             shares = [100 * side["split"].get(part, 0.0) / side["seconds"] for side in result["sides"].values()]
@@ -101,6 +101,8 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
         by_model = {model: median(_last(result, to)) for model, result in models.items()}
         found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
         found |= {f"{model}: latency to {name}": f"{ratio:.2f}" for model, ratio in by_model.items()}
+        found[f"least latency to {name}"] = f"{min(by_model.values()):.2f}"
+        found[f"most latency to {name}"] = f"{max(by_model.values()):.2f}"
         if name == "ONNX Runtime":
             found["times as fast as ONNX Runtime"] = f"{1 / geometric_mean(by_model.values()):.2f}"
             found["least times as fast as ONNX Runtime"] = f"{1 / max(by_model.values()):.2f}"
