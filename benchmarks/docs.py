@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import runner
-from benchmarks.dynatune import numbers as dynatune_numbers
+from benchmarks.dynatune import quoted
 from slipstream.errors import SlipstreamError
 
 ROOT = Path(__file__).parents[1]
@@ -60,10 +60,8 @@ def _filled(text: str) -> str:
 @cache
 def _page(name: str) -> tuple[str, str]:
     """The tables of a benchmark, and where they come from."""
-    if name not in runner.titles():
-        # Not on the runner: its page is made by itself, and begins with a title.
-        text = (runner.RESULTS / f"{name}.md").read_text()
-        return text.partition("\n")[2], ""
+    if name in quoted.NAMES:
+        return quoted.page(name), ""
     raw = runner.read(name)
     if raw is None:
         raise SlipstreamError(f"benchmarks/results has no raw results of {name}: run python -m benchmarks.{name}")
@@ -73,7 +71,7 @@ def _page(name: str) -> tuple[str, str]:
 @cache
 def _numbers(name: str) -> Mapping[str, str]:
     if name == "dynatune":
-        return dynatune_numbers.numbers(json.loads((runner.RESULTS / "dynatune.json").read_text()))
+        return quoted.numbers(json.loads((runner.RESULTS / "dynatune.json").read_text()))
     raw = runner.read(name)
     if raw is None:
         raise SlipstreamError(f"benchmarks/results has no raw results of {name}: run python -m benchmarks.{name}")

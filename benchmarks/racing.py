@@ -28,7 +28,7 @@ from slipstream.statistics import median
 RECORDING = RESULTS / "racing_samples.json.gz"
 QUICK = {"replays": 20}
 _FIRST_RUN = 1.5  # a first run, cold, takes this many times a warm one
-_EVERYTHING = Racing(
+EVERYTHING = Racing(
     slack=(math.inf,), hopeless=math.inf, matters=math.inf, precision=0.0, least_samples=64, most_samples=64,
     most_seconds=0.25,
 )  # fmt: skip
@@ -49,7 +49,7 @@ def record(count: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     series: dict[str, list[list[float]]] = {}
     noisy = 0
-    with LocalMeasurer(target, references, MeasureConfig(racing=_EVERYTHING)) as measurer:
+    with LocalMeasurer(target, references, MeasureConfig(racing=EVERYTHING)) as measurer:
         for kind, operator in operators.items():
             results = list(measurer.measure(sample_programs(operator, target, count, rng)))
             noisy += sum(m.noisy for m in results)

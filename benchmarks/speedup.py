@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import run
+from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
 from slipstream.cli.tvm_import import import_tvm_without_torch
 
@@ -41,9 +42,9 @@ from slipstream.session.winners import schedule_with  # noqa: E402
 from slipstream.store import TrialRecord  # noqa: E402
 from slipstream.target import Target, resolve_target  # noqa: E402
 
-__all__ = ["arguments", "markdown", "measure", "numbers"]
+__all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
-QUICK = {"models": ["tiny_cnn"], "trials": 8, "budget": "10s", "seconds": 5.0, "processes": 1}
+QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budget": "15s", "seconds": 4.0, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 OUR_MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 PRESET_MINUTES = (1, 3, 10)
@@ -116,6 +117,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
+    parser.add_argument("--population", type=int, help="of the preset's search, unless it is MetaSchedule's own")
     parser.add_argument("--budget", default="5m", help="ours")
     parser.add_argument("--seconds", type=float, default=90.0, help="for running the artifacts")
     parser.add_argument("--processes", type=int, default=5, help="that run the artifacts, one after the other")
@@ -124,7 +126,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for model in options.models:
         work = options.work / model
-        preset: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
+        settings = {"most_trials": options.trials}
+        if options.population:
+            settings |= {"population": options.population, "slot_trials": options.trials}
+        preset: dict[str, Any] = {"preset": "metaschedule", "settings": settings}
         sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
         for seed in range(options.seed, options.seed + options.seeds):
             ours = f"ours-{seed}"

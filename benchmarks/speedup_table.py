@@ -92,11 +92,11 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
     """How much sooner we are there, and the latency ours ends at to that of others."""
     sooner = _sooner(models)
     found = {}
-    for column, of in enumerate(("end", "itself")):
+    for column, of in enumerate(("its end", "itself")):
         by_model = {model: times[column] for model, times in sooner.items()}
         never = min(by_model.values()) == 0
-        found[f"times sooner than its {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
-        found |= {f"{model}: times sooner than its {of}": f"{times:.1f}" for model, times in by_model.items()}
+        found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
+        found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
     for to, name in ((PRESET_END, "preset"), ("onnxruntime", "ONNX Runtime"), ("untuned", "untuned")):
         by_model = {model: median(_last(result, to)) for model, result in models.items()}
         found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
