@@ -46,6 +46,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         yield (
             model,
             {
+                "session": session.directory.session,
                 "peak_flops": measure_peak_flops(target),
                 "bandwidth": {str(size): measure_bandwidth(target, _SECONDS, size) for size in SIZES},
                 "threads": target.threads,
@@ -145,7 +146,7 @@ def markdown(data: Mapping[str, Any]) -> str:
     for model, result in data.items():
         rates = [f"{_amount(int(size))} {rate / 1e9:.0f}" for size, rate in result["bandwidth"].items()]
         peak = f"{result['peak_flops'] / 1e9:.0f} GFLOP/s on {result['threads']} cores"
-        lines.append(f"- {model}: {peak}; GB/s of {', of '.join(rates)}")
+        lines.append(f"- {model} (tuned as session {result['session']}): {peak}; GB/s of {', of '.join(rates)}")
     for model, result in data.items():
         lines += ["", f"### {model}", "", *_table(result)]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The picture of `benchmarks.speedup`: how soon, and how fast. Plain SVG that follows the reader's light or dark page."""
+"""The picture of `benchmarks.speedup`: how soon, and how fast. Plain SVG that follows a light or dark page."""
 
 from __future__ import annotations
 
