@@ -65,6 +65,8 @@ def markdown(data: Mapping[str, Any]) -> str:
         lines += ["| --- | --- | --- | --- | --- |"]
         for name, runs in result["runs"].items():
             pairs = [(runs[seed], whole[seed]) for seed in whole if seed in runs]
+            if not pairs:
+                continue  # still to come
             cells = [_spread([at(run, s) / at(full, s) for run, full in pairs]) for s in (half, budget)]
             cells.append(_spread([at(run, budget) / run["curve"][0][1] for run, _ in pairs]))
             there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
@@ -87,7 +89,8 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     for model, result in data.items():
         for name, runs in result["runs"].items():
             left = [at(run, result["budget"]) / run["curve"][0][1] for run in runs.values()]
-            found[f"{model}: {name}"] = f"{median(left):.3f}"
+            if left:
+                found[f"{model}: {name}"] = f"{median(left):.3f}"
     return found
 
 
