@@ -71,7 +71,7 @@ def compile_stages(
     write(PRESET_OWN, preset.seconds, preset.best(defaults=False), preset)
     for name, side in sides.items():
         for seconds in (60.0 * minutes for minutes in (PRESET_MINUTES if side is preset else OUR_MINUTES)):
-            if seconds < max(side.ended.values()):
+            if seconds < max(side.ended.values(), default=0.0):
                 write(f"{name} {seconds / 60:g} min", seconds + side.finishing, side.best(seconds), side)
         stages[f"{name} end"] = {"path": side.directory.model, "seconds": side.seconds}
     return stages
