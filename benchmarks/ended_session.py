@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from slipstream.errors import SlipstreamError
 from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
@@ -39,7 +40,8 @@ def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **opti
             shutil.rmtree(directory, ignore_errors=True)
             command = [_TUNE, model, str(directory), json.dumps(options)]
         pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-        subprocess.run([*pinned, sys.executable, "-c", *command], check=True)
+        if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
+            raise SlipstreamError(f"tuning {model} in {directory} failed, as said above")
     return EndedSession(directory)
 
 
@@ -62,7 +64,7 @@ class EndedSession:
     @property
     def finishing(self) -> float:
         """Seconds between the last slot and the verified model."""
-        return self.record.elapsed - max(self.ended.values())
+        return self.record.elapsed - max(self.ended.values(), default=0.0)
 
     def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, TrialRecord]:
         """Each operator's best trial in the slots that had ended after `seconds`; without `defaults`, of a search's."""
@@ -100,6 +102,9 @@ class EndedSession:
                 yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items())
 
     def to_json(self) -> dict[str, Any]:
+        curve = list(self.curve())
+        if not curve:
+            raise SlipstreamError(f"{self.directory.path} ended before every operator had a program: give it more time")
         return {
             "seconds": round(self.seconds, 2),
             "finishing": round(self.finishing, 2),
@@ -107,5 +112,5 @@ class EndedSession:
             "noisy": sum(trial.noisy for trial in self.trials),
             "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
             "end_to_end": self.record.result["end_to_end"],
-            "curve": list(self.curve()),
+            "curve": curve,
         }

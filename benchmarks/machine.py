@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from slipstream.hardware import cpu_model
@@ -18,7 +21,11 @@ def describe_machine() -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": {"cpu": cpu_model(), "architecture": platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}},
+        "versions": {
+            "python": sys.version.split()[0],
+            **{name: _version(name) for name in _PACKAGES},
+            "commit": _commit(),
+        },
     }
 
 
@@ -27,3 +34,17 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+@cache
+def _commit() -> str | None:
+    """Of the sources this runs from; a plus says that they were changed since."""
+    here, sources = Path(__file__).parents[1], ("slipstream", "benchmarks/*.py")
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *sources], cwd=here, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.returncode else "")

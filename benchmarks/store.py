@@ -1,50 +1,61 @@
-"""How quick a store with a million trials is: opening it, the best of an operator, the top ten, one more trial.
+"""How quick a store is, from ten thousand trials to a million (5 minutes).
 
-python -m benchmarks.store [--trials 1000000] [--output benchmarks/results/store.json]
+A store of so many made-up trials is written, then the calls a session waits for are timed: opening it, the best of an
+operator, its top ten, one more trial.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import sqlite3
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.runner import run
 from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord
 
 OPERATORS, SKETCHES, SAMPLES = 200, 5, 10
 FACTORS = (1, 2, 4, 7, 8, 14, 28, 32)
 BATCH = 50_000
 CALLS = {"open": 20, "best": 400, "top 10": 400, "append": 200}
-SEED = 0
+QUICK = {"trials": [1_000, 10_000, 50_000]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=1_000_000)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        result = measure(Path(directory) / "store.db", arguments.trials)
-    print(f"{result['trials']} trials, {result['megabytes']:.0f} MB, written in {result['build_seconds']:.0f} s")
-    for name, figures in result["milliseconds"].items():
-        print(f"{name:8s} median {figures['median']:8.3f} ms   worst {figures['worst']:8.3f} ms")
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="in each store")
 
 
-def measure(path: Path, trials: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for trials in options.trials:
+        with TemporaryDirectory(dir=options.work) as folder:
+            yield str(trials), measure_store(Path(folder, "store.db"), trials, random.Random(options.seed))
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = [f"| trials | MB | written in, s | {' | '.join(f'{call}, ms' for call in CALLS)} |"]
+    lines += ["| --- |" + " --- |" * (2 + len(CALLS))]
+    for result in sorted(data.values(), key=lambda result: result["trials"]):
+        timings = [result["milliseconds"][call] for call in CALLS]
+        cells = [f"{timing['median']:.2f} (worst {timing['worst']:.1f})" for timing in timings]
+        size, written = f"{result['megabytes']:.0f}", f"{result['build_seconds']:.0f}"
+        lines.append(f"| {result['trials']:,} | {size} | {written} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    largest = max(data.values(), key=lambda result: result["trials"])
+    times = {f"{call} ms": f"{timing['median']:.2f}" for call, timing in largest["milliseconds"].items()}
+    return {"trials": f"{largest['trials']:,}", "MB": f"{largest['megabytes']:.0f}", **times}
+
+
+def measure_store(path: Path, trials: int, rng: random.Random) -> dict[str, Any]:
     """Build a store of `trials` made-up trials and time the calls a session waits for."""
-    rng = random.Random(SEED)
     began = time.perf_counter()
     hardware, keys = build(path, trials, rng)
     built = time.perf_counter() - began
@@ -56,12 +67,9 @@ def measure(path: Path, trials: int) -> dict[str, Any]:
         extra = iter(make_trials(CALLS["append"], keys, hardware, rng))
         timings["append"] = timed(CALLS["append"], lambda: store.append_trial(next(extra)))
     return {
-        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
         "sqlite": sqlite3.sqlite_version,
-        "load_average": os.getloadavg(),
         "trials": trials,
         "operators": OPERATORS,
-        "seed": SEED,
         "megabytes": size / 1e6,
         "build_seconds": built,
         "milliseconds": {
@@ -116,4 +124,4 @@ def timed(calls: int, call: Callable[[], Any]) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

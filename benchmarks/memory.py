@@ -1,0 +1,126 @@
+"""How much memory and disk a long session takes, by trials (an hour).
+
+A session with the default scheduler on the operators of MobileNet v2, in one process, with a measurer that only
+pretends: programs are proposed, written out and stored as ever, but not built or run. (What building and running takes
+is in other processes; `benchmarks.endurance` looks at those.) Once with the default search, and once with the random
+one, which proposes more quickly and so comes further. What else runs on the machine matters to the seconds only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+
+from benchmarks.runner import run
+
+MARKS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+_NO_END = 10**9
+QUICK = {"model": "tiny_cnn", "trials": 200, "searches": ["diffusion"]}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="mobilenet_v2")
+    parser.add_argument("--trials", type=int, default=50_000)
+    parser.add_argument("--searches", nargs="+", default=["diffusion", "random"])
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which it ends, whatever the trials")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for search in options.searches:
+        # A process of its own, so that no session begins with what another has left in memory.
+        with get_context("spawn").Pool(1) as pool:
+            yield search, pool.apply(run_session, (search, options))
+
+
+class Points:
+    """Watches a session and notes what it takes at every mark."""
+
+    def __init__(self, marks: Sequence[int], store: Path) -> None:
+        self.marks, self.store, self.began = marks, store, time.monotonic()
+        self.trials, self.found = 0, list[dict[str, float]]()
+
+    def __call__(self, event: Any, snapshot: Any) -> None:
+        self.trials += event.kind == "trial"
+        if len(self.found) < len(self.marks) and self.trials >= self.marks[len(self.found)]:
+            self.look()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def look(self) -> None:
+        taken = {"mb": resident(), "store_mb": self.store.stat().st_size / 1e6}
+        self.found.append({"trials": self.trials, "seconds": self.seconds, **taken})
+
+
+def resident() -> float:
+    """Megabytes of this process in memory."""
+    return psutil.Process().memory_info().rss / 1e6
+
+
+def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.candidates import operators_of
+    from slipstream.program.space import Space
+    from slipstream.session.budget import Budget
+    from slipstream.session.loop import Room
+    from slipstream.store import Store
+    from slipstream.target import resolve_target
+    from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
+
+    class Forgetful(SyntheticMeasurer):
+        """Keeps no program, as the real measurers do."""
+
+        def measure(self, programs: Any) -> Iterator[Any]:
+            for measurement in super().measure(programs):
+                self.measured.clear()
+                yield measurement
+
+    target = resolve_target()
+    operators = {operator.key: operator for operator in operators_of(options.model, target)}
+    marks = [mark for mark in MARKS if mark < options.trials] + [options.trials]
+    with TemporaryDirectory(dir=options.work) as folder, Store.open(Path(folder, "store.db")) as store:
+        settings = {"search": search, "patience_trials": _NO_END, "seed": options.seed}
+        session_id = begin_session(store, operators, **settings)
+        rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
+        start, points = resident(), Points(marks, Path(folder, "store.db"))
+        watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
+        budget = Budget(trials=options.trials)
+        ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, **watching).run()
+        if points.trials < options.trials:
+            points.look()
+    return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["| search | after trials | resident memory, MB | store, MB | ms a trial since the line above |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for search, result in data.items():
+        lines.append(f"| {search} | 0 | {result['start_mb']:.0f} | | |")
+        trials, seconds = 0.0, 0.0
+        for point in result["points"]:
+            each = 1e3 * (point["seconds"] - seconds) / (point["trials"] - trials)
+            cells = [f"{point['trials']:,.0f}", f"{point['mb']:.0f}", f"{point['store_mb']:.1f}", f"{each:.1f}"]
+            lines.append(f"| | {' | '.join(cells)} |")
+            trials, seconds = point["trials"], point["seconds"]
+    return "\n".join(lines) + "\n"
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for search, result in data.items():
+        first, last = result["points"][0], result["points"][-1]
+        more = 1e3 * (last["mb"] - first["mb"]) / max(last["trials"] - first["trials"], 1)
+        found |= {f"{search}: trials": f"{last['trials']:,.0f}", f"{search}: MB": f"{last['mb']:.0f}"}
+        found[f"{search}: KB a trial"] = f"{more:.1f}"
+    return found
+
+
+if __name__ == "__main__":
+    run(__name__)
