@@ -1,5 +1,6 @@
-# make demo   install, then tune a small model on this CPU and benchmark it
-# make test   install, then lint, type-check and test
+# make demo          install, then tune a small model on this CPU and benchmark it
+# make test          install, then lint, type-check and test
+# make bench-quick   install, then a smaller version of every benchmark's table, in under ten minutes
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,7 +8,7 @@ BIN    := $(VENV)/bin
 LINKER := $(if $(shell command -v cc || command -v gcc || command -v clang || command -v g++),,linker)
 comma  := ,
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit bench-quick clean
 
 demo: $(VENV)/.installed
 	rm -rf demo/squeezenet
@@ -26,6 +27,10 @@ types: $(VENV)/.installed-dev
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest
+
+bench-quick: $(VENV)/.installed-dev
+	rm -rf build/bench-quick
+	$(BIN)/python -m benchmarks --quick
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

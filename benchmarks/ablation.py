@@ -1,7 +1,4 @@
-"""What each part of the method is worth: the same session with one part left out, in turn.
-
-    python -m benchmarks.ablation [--model resnet18] [--seeds 3] [--budget 60s] [--work build/ablation]
-    python -m benchmarks.ablation --table     # the table again, from the raw results alone
+"""What each part of the method is worth: the same session with one part left out, in turn (an hour).
 
 All variants have the same wall clock. They run one after the other, seed by seed, each in its own process; on a
 machine with many cores `--pairs 8` runs eight at a time, each on two cores of its own. Compared is the sum of
@@ -11,19 +8,16 @@ operators: what the search knows, without the noise of whole models. Takes varia
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from benchmarks.machine import describe_machine
+from benchmarks.runner import run
 from slipstream.statistics import median
 
-RESULTS = Path(__file__).parent / "results"
+QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 15.0, "variants": "everything,no guess"}
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},
@@ -56,17 +50,17 @@ def time_to(run: Mapping[str, Any], latency: float) -> float:
     return min((when for when, reached in run["curve"] if reached <= latency), default=math.inf)
 
 
-def markdown(raw: Mapping[str, Any]) -> str:
+def markdown(data: Mapping[str, Any]) -> str:
     """The tables, from raw results alone.
 
     A ratio is to the whole method's run with the same seed. What is left of the untuned latency is a run's own: the
     default programs are the same in all, so that takes out some of what the machine did meanwhile.
     """
-    lines = ["# What each part is worth"]
-    for model, result in raw["models"].items():
+    lines: list[str] = []
+    for model, result in data.items():
         whole = result["runs"]["everything"]
         budget, half = result["budget"], result["budget"] / 2
-        lines += ["", f"## {model}, {budget:g} s, {len(whole)} seeds", ""]
+        lines += ["", f"{model}, {budget:g} s, {_seeds(len(whole))}:", ""]
         lines += [f"| variant | latency after {half:g} s | after {budget:g} s | left of untuned | s to within 5 % |"]
         lines += ["| --- | --- | --- | --- | --- |"]
         for name, runs in result["runs"].items():
@@ -79,50 +73,56 @@ def markdown(raw: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"
+
+
 def _spread(ratios: list[float]) -> str:
     return f"{median(ratios):.3f}" + (f" ({min(ratios):.3f} - {max(ratios):.3f})" if len(ratios) > 1 else "")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """What is left of the untuned latency, median over seeds."""
+    found = {}
+    for model, result in data.items():
+        for name, runs in result["runs"].items():
+            left = [at(run, result["budget"]) / run["curve"][0][1] for run in runs.values()]
+            found[f"{model}: {name}"] = f"{median(left):.3f}"
+    return found
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each run")
     parser.add_argument("--pairs", type=int, default=1, help="runs at a time, each on two cores of its own")
     parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--work", type=Path, default=Path("build/ablation"))
-    parser.add_argument("--output", type=Path, default=RESULTS / "ablation.json")
-    parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
-    options = parser.parse_args()
-    raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
-    if not options.table:
-        from benchmarks.ended_session import tune_apart
 
-        load = os.getloadavg()
-        runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
-        result = {**describe_machine(), "budget": options.budget, "pairs": options.pairs, "load": [load], "runs": runs}
-        free = SimpleQueue[tuple[int, ...]]()
-        for pair in range(options.pairs):
-            free.put((2 * pair, 2 * pair + 1) if options.pairs > 1 else ())
 
-        def run(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
-            folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
-            chosen = {"seed": seed, "budget": options.budget, **VARIANTS[name]}
-            ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
-            free.put(cores)
-            print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
-            return name, seed, ended.to_json()
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    from benchmarks.ended_session import tune_apart
 
-        with ThreadPoolExecutor(options.pairs) as pool:
-            for done in [pool.submit(run, name, seed) for seed in range(options.seeds) for name in runs]:
-                name, seed, row = done.result()
-                runs[name][str(seed)] = row
-                result["load"] = [load, os.getloadavg()]
-                raw["models"][options.model] = result
-                options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
-    options.output.with_suffix(".md").write_text(markdown(raw))
-    print(markdown(raw), end="")
+    runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
+    result = {"budget": options.budget, "pairs": options.pairs, "runs": runs}
+    free = SimpleQueue[tuple[int, ...]]()
+    for pair in range(options.pairs):
+        free.put((2 * pair, 2 * pair + 1) if options.pairs > 1 else ())
+
+    def tune(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
+        folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
+        chosen = {"seed": seed, "budget": options.budget, **VARIANTS[name]}
+        ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
+        free.put(cores)
+        print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
+        return name, seed, ended.to_json()
+
+    with ThreadPoolExecutor(options.pairs) as pool:
+        seeds = range(options.seed, options.seed + options.seeds)
+        for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
+            name, seed, row = done.result()
+            runs[name][str(seed)] = row
+            yield options.model, result
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -1,7 +1,4 @@
-"""How well cost models rank the programs of an operator they have seen little of, and what training costs.
-
-    python -m benchmarks.cost_models --record 112    # measures 9 x 112 random programs
-    python -m benchmarks.cost_models                 # trains and scores on the recording; a few minutes
+"""How well cost models rank an operator's programs when they know few, and what training costs (4 minutes).
 
 An operator is held out: a third of its programs is for testing, the others are learned in rounds of 16.
   alone        TVM's method on the programs of this operator only
@@ -10,32 +7,35 @@ An operator is held out: a third of its programs is for testing, the others are 
   incremental  ours: pre-trained on the other operators, fine-tuned on this one
 The settings of `incremental` were chosen on the first, third, fifth... operator of the recording, so only the others
 are held out here. `best_of_top` is the fastest of the 4 highest scores, relative to the fastest of all.
-The recording comes from a busy machine and is noisy: 40 programs of its first operator measured again kept the order
-of 87 % of their pairs.
+`--record 112` measures 9 x 112 random programs anew. The recording comes from a busy machine and is noisy.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import RESULTS, run
 from slipstream.cost import CostModel, make
 from slipstream.cost.accuracy import best_of_top, pair_accuracy
 from slipstream.cost.examples import Examples
 from slipstream.cost.metaschedule import MetaSchedule
 from slipstream.cost.types import Example
 
-RECORDING = Path("benchmarks/results/cost_examples.npz")
-RESULT = Path("benchmarks/results/cost_models.json")
+RECORDING = RESULTS / "cost_examples.npz"
+QUICK = {"seeds": 1, "operators": 2}
+FIGURES = {
+    "pair_accuracy": "Pairs in the right order",
+    "best_of_top": "The fastest of the four highest scores, relative to the fastest",
+    "seconds": "Seconds of learning",
+}
 # Model of the zoo -> names of its operators.
 OPERATORS = {
     "resnet18": (
@@ -173,41 +173,40 @@ def training_seconds(operators: dict[str, list[Example]]) -> list[dict[str, Any]
     return rows
 
 
-def show(result: dict[str, Any]) -> None:
-    """The two tables."""
-    points = {(point["model"], point["seen"]): point for point in result["held_out"]}
-    for figure in ("pair_accuracy", "best_of_top", "seconds"):
-        print(f"\n{figure:14}" + "".join(f"{name:>13}" for name in MODELS))
+def markdown(data: Mapping[str, Any]) -> str:
+    points = {(point["model"], point["seen"]): point for point in data["held_out"]}
+    lines = []
+    for figure, title in FIGURES.items():
+        lines += [f"{title}, by how many of the operator's own programs are known:", ""]
+        lines += [f"| known | {' | '.join(MODELS)} |", "| --- |" + " --- |" * len(MODELS)]
         for seen in sorted({seen for _, seen in points}):
-            print(f"{seen:4} programs " + "".join(f"{points[name, seen][figure]:13.3f}" for name in MODELS))
-    for row in result["training"]:
+            cells = [f"{points[name, seen][figure]:.3f}" for name in MODELS]
+            lines.append(f"| {seen} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += [
+        "| | learning all programs, rounds of 32, s | of the last 8 rounds: median, most |",
+        "| --- | --- | --- |",
+    ]
+    for row in data["training"]:
         last = row["rounds"][-8:]
-        print(
-            f"\n{row['model']}: {row['total']:.2f} s to learn {row['examples']} programs in rounds of 32; "
-            f"the last 8 rounds {median(last):.3f} s each, at most {max(last):.3f} s",
-            end="",
-        )
-    print()
+        total = f"{row['total']:.2f} ({row['examples']} programs)"
+        lines.append(f"| {row['model']} | {total} | {median(last):.3f}, {max(last):.3f} |")
+    return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", type=int, metavar="COUNT", help="programs to measure of each operator")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--record", type=int, metavar="COUNT", help="programs to measure of each operator first")
     parser.add_argument("--seeds", type=int, default=4, help="orders in which an operator's programs are learned")
-    options = parser.parse_args()
+    parser.add_argument("--operators", type=int, help="only the first so many of the recording")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.record:
-        record(options.record, seed=0)
-        return
-    operators = read()
-    result = {
-        "load": os.getloadavg(),
-        "seeds": options.seeds,
-        "training": training_seconds(operators),
-        "held_out": held_out(operators, options.seeds),
-    }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    show(result)
+        record(options.record, options.seed)
+    operators = dict(list(read().items())[: options.operators])
+    training = training_seconds(operators)
+    return {"seeds": options.seeds, "training": training, "held_out": held_out(operators, options.seeds)}
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from slipstream.errors import SlipstreamError
 from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
@@ -62,7 +63,7 @@ class EndedSession:
     @property
     def finishing(self) -> float:
         """Seconds between the last slot and the verified model."""
-        return self.record.elapsed - max(self.ended.values())
+        return self.record.elapsed - max(self.ended.values(), default=0.0)
 
     def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, TrialRecord]:
         """Each operator's best trial in the slots that had ended after `seconds`; without `defaults`, of a search's."""
@@ -100,6 +101,9 @@ class EndedSession:
                 yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items())
 
     def to_json(self) -> dict[str, Any]:
+        curve = list(self.curve())
+        if not curve:
+            raise SlipstreamError(f"{self.directory.path} ended before every operator had a program: give it more time")
         return {
             "seconds": round(self.seconds, 2),
             "finishing": round(self.finishing, 2),
@@ -107,5 +111,5 @@ class EndedSession:
             "noisy": sum(trial.noisy for trial in self.trials),
             "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
             "end_to_end": self.record.result["end_to_end"],
-            "curve": list(self.curve()),
+            "curve": curve,
         }

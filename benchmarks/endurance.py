@@ -1,21 +1,16 @@
-"""Thousands of trials in one go: does memory stay flat, does nothing get lost?
-
-    python -m benchmarks.endurance [--trials 2000]
+"""Thousands of real trials in one go: does memory stay flat, does nothing get lost? (8 minutes)
 
 Random programs of a small matmul, every twentieth of which crashes. Notes the memory of this process and of the
-server's family every hundred trials; exits with an error if either grew by more than 10 % and 30 MB over the second
+measurer's server every hundred trials; ends with an error if either grew by more than 10 % and 30 MB over the second
 half, if a trial got no answer, or if a process is left over.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,11 +23,15 @@ import_tvm_without_torch()
 import tvm  # noqa: E402
 from tvm import s_tir, te, tirx  # noqa: E402
 
+from benchmarks.runner import run  # noqa: E402
+from slipstream.errors import SlipstreamError  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
 from slipstream.target import resolve_target  # noqa: E402
 
 _SIZE = 64
 _KEY = "matmul"
+_EVERY = 100
+QUICK = {"trials": 100}
 
 
 def matmul() -> Any:
@@ -66,39 +65,50 @@ def programs(trials: int, rng: np.random.Generator) -> Iterator[Candidate]:
         yield random_program(rng, str(number), crash=number % 20 == 19)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/endurance.json"))
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     memory: list[dict[str, float]] = []
     kinds: Counter[str] = Counter()
     with LocalMeasurer(resolve_target(), {_KEY: reference_text(matmul())}) as measurer:
-        server = measurer._runner.server.pid
-        stream = measurer.measure(programs(options.trials, np.random.default_rng(0)))
+        processes = {"own_mb": psutil.Process(), "server_mb": psutil.Process(measurer._runner.server.pid)}
+        stream = measurer.measure(programs(options.trials, np.random.default_rng(options.seed)))
         for number, measurement in enumerate(stream, start=1):
             kinds["duplicate" if measurement.duplicate else str(measurement.failure and measurement.failure.kind)] += 1
-            if number % 100 == 0 or number == options.trials:
-                own = psutil.Process().memory_info().rss / 1e6
-                memory.append(
-                    {"trials": number, "own_mb": own, "server_mb": psutil.Process(server).memory_info().rss / 1e6}
-                )
-                print(f"{number:5} trials, {time.monotonic() - began:6.1f} s, {memory[-1]}", flush=True)
+            if number % _EVERY == 0 or number == options.trials:
+                resident = {name: process.memory_info().rss / 1e6 for name, process in processes.items()}
+                memory.append({"trials": number, **resident})
     seconds = time.monotonic() - began
-    left = [p for p in psutil.Process().children(recursive=True) if p.is_running()]
-    result = {"trials": options.trials, "seconds": seconds, "kinds": kinds, "memory": memory, "load": os.getloadavg()}
-    options.output.write_text(json.dumps(result, indent=1))
-    print(f"{options.trials} trials in {seconds:.0f} s: {dict(kinds)}; {len(left)} processes left")
-    half = memory[len(memory) // 2 :]
+    left = [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+    data = {"trials": options.trials, "seconds": seconds, "kinds": dict(kinds), "memory": memory, "left": len(left)}
+    _check(data)
+    return data
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    half = data["memory"][len(data["memory"]) // 2 :]
     for what in ("own_mb", "server_mb"):
         growth = half[-1][what] - half[0][what]
-        print(f"{what}: {half[0][what]:.0f} -> {half[-1][what]:.0f}")
         if growth > 30 and growth > 0.1 * half[0][what]:
-            raise SystemExit(f"{what} grew by {growth:.0f} MB over the second half")
-    if sum(kinds.values()) != options.trials or left:
-        raise SystemExit("a trial got no answer, or a process is left")
+            raise SlipstreamError(f"{what} grew by {growth:.0f} MB over the second half")
+    if sum(data["kinds"].values()) != data["trials"] or data["left"]:
+        raise SlipstreamError("a trial got no answer, or a process is left")
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["| after trials | own memory, MB | server's, MB |", "| --- | --- | --- |"]
+    for row in (data["memory"][0], data["memory"][len(data["memory"]) // 2], data["memory"][-1]):
+        lines.append(f"| {row['trials']} | {row['own_mb']:.0f} | {row['server_mb']:.0f} |")
+    kinds = ", ".join(f"{count} {'measured' if kind == 'None' else kind}" for kind, count in data["kinds"].items())
+    return "\n".join([*lines, "", f"{data['trials']} trials in {data['seconds']:.0f} s: {kinds}.", ""])
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    return {"trials": f"{data['trials']:,}", "trials/s": f"{data['trials'] / data['seconds']:.1f}"}
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

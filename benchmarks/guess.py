@@ -1,12 +1,9 @@
-"""How well the trees over decisions rank programs they have not seen, and what fitting them costs.
+"""How well trees over decisions rank programs they have not seen, and what fitting them costs (20 minutes).
 
-    python -m benchmarks.guess SESSION [--output benchmarks/results/guess.json]
-    python -m benchmarks.guess --table     # the table again, from the raw results alone
-
-SESSION is a directory of `slipstream tune` with many trials of each operator; one that `benchmarks.dynatune.record`
-made does best. Each operator is held out in turn: the trees know its relatives' trials, and its own first 0, 8, 16 or
-32; ranked are all its later ones. Only the operator's most measured sketch counts, and relatives are those with the
-same signature, the nearest six, as in the search.
+A model is tuned with many trials of each operator; or name a session of `benchmarks.dynatune.record` by --session.
+Each operator is held out in turn: the trees know its relatives' trials, and its own first 0, 8, 16 or 32; ranked are
+all its later ones. Only the operator's most measured sketch counts, and relatives are those with the same signature,
+the nearest six, as in the search.
   alone         its own trials only
   together      one fit to relatives' and own trials, own ones counting four times
   fine-tuned    fitted to the relatives, boosting continued on its own trials
@@ -15,7 +12,6 @@ same signature, the nearest six, as in the search.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections import Counter
@@ -26,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ended_session import EndedSession
-from benchmarks.machine import describe_machine
+from benchmarks.ended_session import EndedSession, tune_apart
+from benchmarks.runner import run
 from slipstream.cost.accuracy import pair_accuracy
 from slipstream.diffusion.families import cosine, tile_extents
 from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import Decisions, Points
 
-RESULTS = Path(__file__).parent / "results"
+QUICK = {"model": "transformer_encoder", "trials": 26, "budget": "40s"}
 KNOWN = (0, 8, 16, 32)
 WAYS = ("alone", "together", "fine-tuned")
 _FEWEST = 24  # trials to rank
@@ -96,38 +92,48 @@ def rank(operators: Mapping[str, Measured]) -> Iterator[dict[str, Any]]:
                     yield {"operator": key, "known": known, "way": way, "accuracy": accuracy, "seconds": fitting}
 
 
-def markdown(raw: Mapping[str, Any]) -> str:
-    """The table, from raw results alone."""
-    lines = ["# Ranking programs from their decisions", "", "Pairs in the right order, mean over operators:", ""]
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["Pairs in the right order, mean over operators:", ""]
     lines += [f"| own trials known | {' | '.join(WAYS)} | operators |", "| --- |" + " --- |" * (len(WAYS) + 1)]
     for known in KNOWN:
-        by_way = {way: [r for r in raw["ranked"] if r["known"] == known and r["way"] == way] for way in WAYS}
+        by_way = {way: [r for r in data["ranked"] if r["known"] == known and r["way"] == way] for way in WAYS}
         cells = [f"{100 * fmean(r['accuracy'] for r in rows):.1f} %" if rows else "" for rows in by_way.values()]
         lines.append(f"| {known} | {' | '.join(cells)} | {max(map(len, by_way.values()))} |")
-    spent = {way: [r["seconds"] for r in raw["ranked"] if r["way"] == way] for way in WAYS}
+    spent = {way: [r["seconds"] for r in data["ranked"] if r["way"] == way] for way in WAYS}
     cells = [f"{1e3 * median(seconds):.0f}" if seconds else "" for seconds in spent.values()]
     lines.append(f"| median ms to fit | {' | '.join(cells)} | |")
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("session", type=Path, nargs="?")
-    parser.add_argument("--output", type=Path, default=RESULTS / "guess.json")
-    parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
-    options = parser.parse_args()
-    if options.table:
-        raw = json.loads(options.output.read_text())
-    elif options.session is None:
-        parser.error("name a session, or say --table")
-    else:
-        session = EndedSession(options.session)
-        ranked = [r for r in rank(operators_of(session)) if math.isfinite(r["accuracy"])]
-        raw = {**describe_machine(), "options": session.record.options, "ranked": ranked}
-        options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
-    options.output.with_suffix(".md").write_text(markdown(raw))
-    print(markdown(raw), end="")
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Share of pairs in the right order: way, own trials known."""
+    found = {}
+    for way in WAYS:
+        for known in KNOWN:
+            accuracies = [r["accuracy"] for r in data["ranked"] if (r["way"], r["known"]) == (way, known)]
+            if accuracies:
+                found[f"{way} {known}"] = f"{100 * fmean(accuracies):.0f}"
+    return found
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--session", type=Path, help="a tuned one, instead of tuning")
+    parser.add_argument("--model", default="squeezenet1_1")
+    parser.add_argument("--trials", type=int, default=128, help="for every operator")
+    parser.add_argument("--budget", help="of the tuning, unless all trials are to be made")
+
+
+def _tune(options: argparse.Namespace) -> EndedSession:
+    settings = {"families": "none", "most_trials": options.trials, "patience_trials": 10 * options.trials}
+    chosen = {"scheduler": "sequential", "seed": options.seed, "budget": options.budget, "settings": settings}
+    return tune_apart(f"zoo:{options.model}", options.work / f"{options.model}-{options.trials}", **chosen)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    session = EndedSession(options.session) if options.session else _tune(options)
+    ranked = [r for r in rank(operators_of(session)) if math.isfinite(r["accuracy"])]
+    return {"options": session.record.options, "ranked": ranked}
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -1,30 +1,27 @@
-"""What a tuning run notices of its live page: trials are appended and a kernel is timed, with the page under fire and
-without it, in turns.
+"""What a tuning run notices of its live page (half a minute).
 
-python -m benchmarks.page_load [--rounds 4] [--seconds 2] [--output benchmarks/results/page_load.json]
-
-Clients ask for the whole session as fast as they get it; some never read what they asked for. They run at idle
-priority like the server, so that what is measured is the server and not that a browser needs a processor too.
+Trials are appended and a kernel is timed, with the page under fire and without it, in turns. Clients ask for the whole
+session as fast as they get it; some never read what they asked for. They run at idle priority like the server, so that
+what is measured is the server and not that a browser needs a processor too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
 import socket
 import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import run
 from slipstream.report.beside import serving
 from slipstream.report.server import stay_in_the_background
 from slipstream.session.directory import SessionDirectory
@@ -34,23 +31,27 @@ from tests.report.made_up import made_up_session, made_up_trial
 CLIENTS, STUCK = 20, 4
 OPERATORS, SLOTS = 50, 1250
 SIDE = 192
+QUICK = {"rounds": 2, "seconds": 0.5}
+NAMES = {
+    "append_median_ms": "append, median",
+    "append_p95_ms": "append, 95th percentile",
+    "kernel_median_ms": "kernel, median",
+    "kernel_p95_ms": "kernel, 95th percentile",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round, with clients and without")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=options.work) as directory:
         folder = made_up_session(Path(directory) / "s", operators=OPERATORS, slots=SLOTS, status="running")
-        result = measure(folder, arguments.rounds, arguments.seconds)
-    print(json.dumps(result, indent=1))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+        return take_turns(folder, options.rounds, options.seconds)
 
 
-def measure(folder: SessionDirectory, rounds: int, seconds: float) -> dict[str, Any]:
+def take_turns(folder: SessionDirectory, rounds: int, seconds: float) -> dict[str, Any]:
     quiet: list[dict[str, float]] = []
     loaded: list[dict[str, float]] = []
     with serving(folder.path) as url, Store.open(folder.store) as store:
@@ -68,16 +69,33 @@ def measure(folder: SessionDirectory, rounds: int, seconds: float) -> dict[str, 
             time.sleep(0.3)
         clients.terminate()
         clients.join()
-    ratios = {name: [b[name] / a[name] for a, b in zip(quiet, loaded, strict=True)] for name in quiet[0]}
     return {
-        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
         "clients": CLIENTS,
         "stuck_clients": STUCK,
         "answers": asked.value,
         "quiet": quiet,
         "loaded": loaded,
-        "loaded_over_quiet": {name: {"median": median(all_), "all": all_} for name, all_ in ratios.items()},
     }
+
+
+def ratios(data: Mapping[str, Any], name: str) -> list[float]:
+    """What a figure was with clients, relative to the round before without them."""
+    return [loaded[name] / quiet[name] for quiet, loaded in zip(data["quiet"], data["loaded"], strict=True)]
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["| | without clients, ms | with clients | times as long (single rounds) |", "| --- | --- | --- | --- |"]
+    for name, text in NAMES.items():
+        alone, fire = (median([one[name] for one in data[side]]) for side in ("quiet", "loaded"))
+        longer = ratios(data, name)
+        spread = f"{median(longer):.2f} ({min(longer):.2f} - {max(longer):.2f})"
+        lines.append(f"| {text} | {alone:.3f} | {fire:.3f} | {spread} |")
+    clients = f"{data['clients']} clients that ask on and on, {data['stuck_clients']} that never read"
+    return "\n".join([*lines, "", f"{clients}; {data['answers']} answers.", ""])
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{median(ratios(data, name)):.2f}" for name in NAMES}
 
 
 def work(store: Store, session: str, seconds: float) -> dict[str, float]:
@@ -131,4 +149,4 @@ def fire(url: str, session: str, firing: Any, asked: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -1,7 +1,6 @@
-"""Is the preset `metaschedule` the stock algorithm? The same operators, measurer and parameters on both sides.
+"""Is the preset `metaschedule` the stock algorithm? (20 minutes)
 
-    python -m benchmarks.preset_fidelity [--seeds 5] [--rounds 3] [--trials 32] [--population 128] [--generations 2]
-
+The same operators, measurer and parameters on both sides, with a smaller population than both have by default.
 One side is TVM's own: one search context, its evolutionary search, its XGBModel, its in-memory database, driven in the
 order of its task scheduler. The other is ours: a context made anew for every round, the database refilled from what was
 measured, our cost model. Both measure on `LocalMeasurer`, seeds interleaved. Shown: the sketches of both, and the best
@@ -11,21 +10,17 @@ time after each round, median and range over the seeds.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import statistics
-import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from slipstream.cli.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
 
 from benchmarks.candidates import operators_of  # noqa: E402
+from benchmarks.runner import run  # noqa: E402
 from slipstream import cost  # noqa: E402
 from slipstream.cost.features import extract_possible  # noqa: E402
 from slipstream.cost.types import Example  # noqa: E402
@@ -38,9 +33,10 @@ from slipstream.target import resolve_target  # noqa: E402
 from slipstream.tvm_intrinsics import import_intrinsics  # noqa: E402
 
 _OPERATORS = (("resnet18", "conv2d 1x1/2 128→256 14x14 + add"), ("resnet18", "matmul 1x512x1000 + add"))
+QUICK = {"seeds": 1, "rounds": 2, "trials": 8, "population": 32, "operators": 1}
 
 
-def measure(measurer: LocalMeasurer, key: str, texts: list[str]) -> list[float]:
+def time_programs(measurer: LocalMeasurer, key: str, texts: list[str]) -> list[float]:
     """Seconds of each program, in order; infinite for a failure."""
     seconds = [math.inf] * len(texts)
     for measurement in measurer.measure(Candidate(key, text, str(n)) for n, text in enumerate(texts)):
@@ -65,7 +61,7 @@ def stock(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.Na
         for _ in range(options.rounds):
             candidates = context.generate_measure_candidates() or []
             texts = [str(tvm.ir.save_json(candidate.sch.mod)) for candidate in candidates]
-            seconds = measure(measurer, space.key, texts)
+            seconds = time_programs(measurer, space.key, texts)
             results = [
                 ms.runner.RunnerResult([s], None) if math.isfinite(s) else ms.runner.RunnerResult(None, "failed")
                 for s in seconds
@@ -96,7 +92,7 @@ def preset(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.N
     for number in range(options.rounds):
         question = Question(space, options.trials, 1000 * seed + number, known, model.score)
         realized = search.propose(question)
-        seconds = measure(measurer, space.key, [r.text for r in realized])
+        seconds = time_programs(measurer, space.key, [r.text for r in realized])
         known += [Measured(r.program, s) for r, s in zip(realized, seconds, strict=True)]
         rows = extract_possible([r.module for r in realized], space.target)
         model.learn([Example(space.key, f, s) for f, s in zip(rows, seconds, strict=True) if f is not None])
@@ -113,39 +109,47 @@ def sketches(space: Space) -> tuple[int, int]:
     return len(found), len(found & ours)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--population", type=int, default=128)
     parser.add_argument("--generations", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/preset_fidelity.json"))
-    options = parser.parse_args()
+    parser.add_argument("--operators", type=int, default=len(_OPERATORS))
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     import_intrinsics()
     target = resolve_target("cpu")
-    raw: dict[str, Any] = {"options": {**vars(options), "output": ""}, "load_before": os.getloadavg(), "operators": {}}
-    for model, name in _OPERATORS:
+    for model, name in _OPERATORS[: options.operators]:
         operator = next(o for o in operators_of(model, target) if o.name == name)
         space = Space(operator.key, operator.func, target)
         curves: dict[str, list[list[float]]] = {"stock": [], "preset": []}
-        began = time.time()
         for seed in range(options.seeds):
             sides = [("stock", stock), ("preset", preset)]
-            for side, run in sides if seed % 2 else reversed(sides):
+            for side, search in sides if seed % 2 else reversed(sides):
                 # A measurer of its own, so that no side profits from what the other has built.
                 with LocalMeasurer(target, {operator.key: reference_text(operator.func)}) as measurer:
-                    curves[side].append(run(space, measurer, seed + 1, options))
+                    curves[side].append(search(space, measurer, seed + 1, options))
         generated, same = sketches(space)
-        raw["operators"][name] = {"sketches": generated, "same_sketches": same, **curves}
-        print(f"{name}: {same} of {generated} sketches the same, {time.time() - began:.0f} s")
-        for side, runs in curves.items():
-            rounds = np.array(runs) * 1e6
-            cells = [f"{statistics.median(c):.1f} ({min(c):.1f}-{max(c):.1f})" for c in rounds.T]
-            print(f"  {side:7} best µs after each round of {options.trials}: {', '.join(cells)}")
-    raw["load_after"] = os.getloadavg()
-    options.output.write_text(json.dumps(raw, indent=1) + "\n")
+        yield name, {"sketches": generated, "same_sketches": same, "trials": options.trials, **curves}
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    rounds = len(next(iter(data.values()))["stock"][0])
+    lines = ["| µs | | " + " | ".join(f"round {number + 1}" for number in range(rounds)) + " |"]
+    lines += ["| --- | --- |" + " --- |" * rounds]
+    for name, result in data.items():
+        for side in ("stock", "preset"):
+            columns = zip(*([1e6 * best for best in run] for run in result[side]), strict=True)
+            cells = [f"{statistics.median(c):.1f} ({min(c):.1f} - {max(c):.1f})" for c in columns]
+            lines.append(f"| {name if side == 'stock' else ''} | {side} | {' | '.join(cells)} |")
+    lines += ["", "Best time so far, median and range over seeds.", ""]
+    for name, result in data.items():
+        seeds, same = len(result["stock"]), f"{result['same_sketches']} of {result['sketches']}"
+        lines.append(f"- {name}: {seeds} seeds, rounds of {result['trials']}; {same} sketches are the same.")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

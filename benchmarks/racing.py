@@ -1,7 +1,4 @@
-"""What racing costs and what it saves, on recorded samples of real programs.
-
-    python -m benchmarks.racing --record 100     # times 3 x 100 programs at length; needs a quiet machine
-    python -m benchmarks.racing                  # replays the recording in seconds
+"""What racing costs and what it saves, on recorded samples of real programs (half a minute; --record 100: 10 minutes).
 
 The recording holds for every program a long series of samples. A replay draws the programs of an operator in random
 order and measures them twice from the same series: with TVM's stock setting (number=3, repeat=1, min_repeat_ms=100:
@@ -16,21 +13,22 @@ import gzip
 import json
 import math
 import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import RESULTS, run
 from slipstream.measure.config import MeasureConfig, Racing
 from slipstream.measure.racing import runs_per_sample
 from slipstream.measure.sampling import race
 from slipstream.measure.settle import Settling, near_ties, settle
 from slipstream.statistics import median
 
-RECORDING = Path("benchmarks/results/racing_samples.json.gz")
-RESULT = Path("benchmarks/results/racing.json")
+RECORDING = RESULTS / "racing_samples.json.gz"
+QUICK = {"replays": 20}
 _FIRST_RUN = 1.5  # a first run, cold, takes this many times a warm one
-_EVERYTHING = Racing(
+EVERYTHING = Racing(
     slack=(math.inf,), hopeless=math.inf, matters=math.inf, precision=0.0, least_samples=64, most_samples=64,
     most_seconds=0.25,
 )  # fmt: skip
@@ -51,7 +49,7 @@ def record(count: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     series: dict[str, list[list[float]]] = {}
     noisy = 0
-    with LocalMeasurer(target, references, MeasureConfig(racing=_EVERYTHING)) as measurer:
+    with LocalMeasurer(target, references, MeasureConfig(racing=EVERYTHING)) as measurer:
         for kind, operator in operators.items():
             results = list(measurer.measure(sample_programs(operator, target, count, rng)))
             noisy += sum(m.noisy for m in results)
@@ -131,12 +129,7 @@ def replay(series: list[list[float]], racing: Racing, settling: Settling, rng: n
 
 
 def study(recording: dict[str, Any], replays: int, seed: int) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "replays": replays,
-        "load": recording["load"],
-        "noisy": recording["noisy"],
-        "operators": {},
-    }
+    result: dict[str, Any] = {"replays": replays, "noisy": recording["noisy"], "operators": {}}
     for kind, series in recording["series"].items():
         rng = np.random.default_rng(seed)
         runs = [replay(series, Racing(), Settling(), rng) for _ in range(replays)]
@@ -158,26 +151,27 @@ def study(recording: dict[str, Any], replays: int, seed: int) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=int, metavar="PROGRAMS", help="record so many programs of each operator first")
     parser.add_argument("--replays", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.record:
-        RECORDING.parent.mkdir(parents=True, exist_ok=True)
         RECORDING.write_bytes(gzip.compress(json.dumps(record(options.record, options.seed)).encode(), mtime=0))
-    result = study(json.loads(gzip.decompress(RECORDING.read_bytes())), options.replays, options.seed)
-    RESULT.write_text(json.dumps(result, indent=1))
-    print("winner's true latency, racing / stock setting; measuring time, racing / stock setting")
-    for kind, row in result["operators"].items():
-        mean, p95, worst = (row[f"latency_ratio_{which}"] for which in ("mean", "p95", "worst"))
-        print(
-            f"{kind:8} {row['programs']:4} programs  latency {mean:.4f} (p95 {p95:.4f}, worst {worst:.4f})  "
-            f"time {row['time_ratio_mean']:.2f} (worst {row['time_ratio_worst']:.2f}): "
-            f"{row['raced_seconds']:.1f} s instead of {row['fixed_seconds']:.1f} s"
-        )
+    return study(json.loads(gzip.decompress(RECORDING.read_bytes())), options.replays, options.seed)
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["| | programs | winner's true latency, racing / stock setting | measuring time | s instead of s |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for kind, row in data["operators"].items():
+        latency = f"{row['latency_ratio_mean']:.3f} mean, {row['latency_ratio_worst']:.3f} at worst"
+        seconds = f"{row['raced_seconds']:.1f}, {row['fixed_seconds']:.1f}"
+        lines.append(f"| {kind} | {row['programs']} | {latency} | {row['time_ratio_mean']:.2f} | {seconds} |")
+    noisy = f"{data['noisy']} series of the recording were flagged noisy; {data['replays']} replays each."
+    return "\n".join([*lines, "", noisy, ""])
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -17,6 +17,7 @@ See docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
+import ast
 import gzip
 import json
 import os
@@ -36,6 +37,16 @@ QUICK = Path("build/bench-quick")
 _LARGE = 200_000  # characters: longer raw results are compressed
 
 Raw = dict[str, Any]
+
+
+def titles() -> dict[str, str]:
+    """Name -> the first line of its docstring, of every benchmark; none of them is imported."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        text = path.read_text()
+        if text.endswith("run(__name__)\n"):
+            found[path.stem] = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
+    return found
 
 
 def run(name: str, arguments: Sequence[str] | None = None) -> None:

@@ -1,10 +1,9 @@
-"""What a session itself costs per slot: a model of 1,000 operators on a measurer that only pretends to measure.
+"""What a session costs a slot besides search, build and run, by number of operators (4 minutes).
 
+A model of made-up operators on a measurer that only pretends to measure.
 The figure is the time from the end of one slot to the end of the next without the search: choosing the operator,
 writing the slot and its trials down, bookkeeping and events. First every operator is given a slot; then each scheduler
 goes on from there with slots of the usual size.
-
-python -m benchmarks.session_overhead [--operators 1000] [--slots 60] [--output FILE.json]
 """
 
 from __future__ import annotations
@@ -12,18 +11,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from tvm import te, topi
 
+from benchmarks.runner import run
 from slipstream.graph.operator_key import operator_key
 from slipstream.graph.operator_names import describe
 from slipstream.graph.operators import Operator, count_flops
@@ -39,7 +37,7 @@ from tests.session.synthetic import SyntheticMeasurer, begin_session, make_sessi
 
 SCHEDULERS = ("round_robin", "gradient", "dynatune")
 WARM_UP_TRIALS = 2
-BAR_MILLISECONDS = 50.0
+QUICK = {"operators": [10, 100], "slots": 20}
 
 
 class Now(SyntheticMeasurer):
@@ -60,23 +58,19 @@ class Clock:
         """A trial takes no time at all."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operators", type=int, default=1000)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--operators", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
     parser.add_argument("--slots", type=int, default=60)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        result = measure(Path(directory), arguments.operators, arguments.slots)
-    for name, figures in result["schedulers"].items():
-        shown = "  ".join(f"{kind} {figures[f'{kind}_ms']:6.1f} ms" for kind in ("median", "mean", "worst"))
-        print(f"{name:12s} {shown}   a slot")
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(directory: Path, count: int, slots: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for count in options.operators:
+        with tempfile.TemporaryDirectory(dir=options.work) as directory:
+            yield str(count), compare(Path(directory), count, options.slots)
+
+
+def compare(directory: Path, count: int, slots: int) -> dict[str, Any]:
+    """Give every operator a slot; then let each scheduler go on from there."""
     spaces = {
         operator.key: (operator, Space(operator.key, operator.func, resolve_target())) for operator in made(count)
     }
@@ -84,23 +78,39 @@ def measure(directory: Path, count: int, slots: int) -> dict[str, Any]:
     with Store.open(directory / "warm.db") as store:
         settings: dict[str, Any] = {"scheduler": "round_robin", "search": "random", "slot_trials": WARM_UP_TRIALS}
         begin_session(store, {key: operator for key, (operator, _) in spaces.items()}, **settings)
-        run(store, spaces, Budget(trials=count * (1 + WARM_UP_TRIALS)))
+        go_on(store, spaces, Budget(trials=count * (1 + WARM_UP_TRIALS)))
     warm = time.perf_counter() - began
-    print(f"{len(spaces)} operators, all with a slot after {warm:.0f} s", flush=True)
     figures = {}
     for scheduler in SCHEDULERS:
         path = directory / f"{scheduler}.db"
         shutil.copy(directory / "warm.db", path)
         figures[scheduler] = _measure_scheduler(path, scheduler, spaces, slots)
     return {
-        "machine": {"architecture": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "load_average": os.getloadavg(),
         "operators": count,
         "slots": slots,
         "slot_trials": Settings().slot_trials,
-        "bar_ms": BAR_MILLISECONDS,
         "warm_up_seconds": warm,
         "schedulers": figures,
+    }
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = [f"| milliseconds a slot, median (mean, worst) | {' | '.join(SCHEDULERS)} | resuming, s |"]
+    lines += ["| --- |" + " --- |" * (len(SCHEDULERS) + 1)]
+    for count in sorted(data, key=int):
+        rows = [data[count]["schedulers"][scheduler] for scheduler in SCHEDULERS]
+        cells = [f"{row['median_ms']:.1f} ({row['mean_ms']:.1f}, {row['worst_ms']:.0f})" for row in rows]
+        lines.append(f"| {int(count):,} operators | {' | '.join(cells)} | {rows[-1]['resume_seconds']:.1f} |")
+    one = next(iter(data.values()))
+    return "\n".join([*lines, "", f"{one['slots']} slots of {one['slot_trials']} trials, simulated measurements.", ""])
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Median milliseconds a slot."""
+    return {
+        f"{scheduler} {count}": f"{row['median_ms']:.0f}"
+        for count, result in data.items()
+        for scheduler, row in result["schedulers"].items()
     }
 
 
@@ -111,7 +121,7 @@ def _measure_scheduler(path: Path, scheduler: str, spaces: Any, slots: int) -> d
         # A session's settings never change; this is a copy of its store, made to compare schedulers.
         store.database.execute("UPDATE session SET options = ?", (json.dumps(options),))
         began = time.perf_counter()
-        session, ends = run(store, spaces, Budget(), slots=slots)
+        session, ends = go_on(store, spaces, Budget(), slots=slots)
         resumed = ends[0][0] - began
     overheads = [
         1e3 * ((end - start) - (searched - before)) for (start, before), (end, searched) in itertools.pairwise(ends)
@@ -120,14 +130,13 @@ def _measure_scheduler(path: Path, scheduler: str, spaces: Any, slots: int) -> d
         "median_ms": median(overheads),
         "mean_ms": fmean(overheads),
         "worst_ms": max(overheads),
-        "under_bar": median(overheads) < BAR_MILLISECONDS,
         "resume_seconds": resumed,
         "split_seconds": {name: round(seconds, 3) for name, seconds in session.snapshot.split.items()},
         "overheads_ms": [round(value, 2) for value in overheads],
     }
 
 
-def run(
+def go_on(
     store: Store, spaces: Any, budget: Budget, slots: int | None = None
 ) -> tuple[Session, list[tuple[float, float]]]:
     """Go on with the store's session; when each slot ended, and the seconds searched by then."""
@@ -199,4 +208,4 @@ MAKERS: tuple[Callable[[int], tuple[Any, ...]], ...] = (
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -1,7 +1,4 @@
-"""How much sooner than MetaSchedule's algorithm: time until our compiled model is as fast as its final one.
-
-    python -m benchmarks.speedup [--models resnet18,...] [--seeds 1] [--trials 64] [--budget 5m] [--work build/speedup]
-    python -m benchmarks.speedup --table     # the table again, from the raw results alone
+"""How much sooner than MetaSchedule's algorithm our compiled model is as fast as its final one (2 hours).
 
 Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
   preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
@@ -17,18 +14,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine
-from benchmarks.speedup_table import PRESET_OWN, markdown
+from benchmarks.runner import run
+from benchmarks.speedup_picture import picture
+from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
 from slipstream.cli.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
@@ -45,10 +42,13 @@ from slipstream.session.winners import schedule_with  # noqa: E402
 from slipstream.store import TrialRecord  # noqa: E402
 from slipstream.target import Target, resolve_target  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
+__all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
+
+QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budget": "15s", "seconds": 4.0, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 OUR_MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 PRESET_MINUTES = (1, 3, 10)
+_TIME = "time-apart"
 
 
 def compile_stages(
@@ -86,8 +86,8 @@ def compare(
     paths = {name: str(stage["path"]) for name, stage in stages.items()}
     blocks: dict[str, list[list[float]]] = {}
     for seed in range(processes):
-        command = [sys.executable, "-m", "benchmarks.speedup", "--time", model, json.dumps(paths)]
-        command += ["--seconds", str(seconds / processes), "--seeds", str(seed)]
+        command = [sys.executable, "-m", "benchmarks.speedup", _TIME, model, json.dumps(paths)]
+        command += [str(seconds / processes), str(seed)]
         for name, timed in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
             blocks.setdefault(name, []).append(timed)
     rows = {
@@ -113,37 +113,33 @@ def time_apart(model: str, paths: Mapping[str, str], seconds: float, seed: int) 
     return {name: [float(np.median(block)) for block in samples] for name, samples in timed.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
+    parser.add_argument("--population", type=int, help="of the preset's search, unless it is MetaSchedule's own")
     parser.add_argument("--budget", default="5m", help="ours")
     parser.add_argument("--seconds", type=float, default=90.0, help="for running the artifacts")
-    parser.add_argument("--work", type=Path, default=Path("build/speedup"))
-    parser.add_argument("--output", type=Path, default=RESULTS / "speedup.json")
-    parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
     parser.add_argument("--processes", type=int, default=5, help="that run the artifacts, one after the other")
-    parser.add_argument("--time", nargs=2, metavar=("MODEL", "PATHS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.time:
-        model, paths = options.time
-        print(json.dumps(time_apart(model, json.loads(paths), options.seconds, options.seeds)))
-        return
-    raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
-    for model in () if options.table else options.models.split(","):
-        work, load_before = options.work / model, os.getloadavg()
-        preset: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for model in options.models:
+        work = options.work / model
+        settings = {"most_trials": options.trials}
+        if options.population:
+            settings |= {"population": options.population, "slot_trials": options.trials}
+        preset: dict[str, Any] = {"preset": "metaschedule", "settings": settings}
         sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
-        for seed in range(options.seeds):
+        for seed in range(options.seed, options.seed + options.seeds):
             ours = f"ours-{seed}"
             sides[ours] = tune_apart(f"zoo:{model}", work / ours, seed=seed, budget=options.budget)
-        result = compare(model, sides, work, options.seconds, options.processes)
-        raw["models"][model] = {**describe_machine(), "load": [load_before, os.getloadavg()], **result}
-        options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
-    options.output.with_suffix(".md").write_text(markdown(raw))
-    print(markdown(raw), end="")
+        yield model, compare(model, sides, work, options.seconds, options.processes)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [_TIME]:
+        model, paths, seconds, seed = sys.argv[2:]
+        print(json.dumps(time_apart(model, json.loads(paths), float(seconds), int(seed))))
+    else:
+        run(__name__)

@@ -26,11 +26,8 @@ def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
     return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
-def markdown(raw: Mapping[str, Any]) -> str:
-    """The tables, from raw results alone."""
-    models: Mapping[str, Any] = raw["models"]
-    lines = ["# Time to MetaSchedule's latency", ""]
-    lines += ["Seconds to a model as fast (within 1 %) as the preset's at its end. Ours: each seed.", ""]
+def markdown(models: Mapping[str, Any]) -> str:
+    lines = ["Seconds to a model as fast (within 1 %) as the preset's at its end. Ours: each seed.", ""]
     lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += _times(models)
@@ -44,7 +41,7 @@ def markdown(raw: Mapping[str, Any]) -> str:
     for model, result in models.items():
         lines += [
             "",
-            f"## {model}",
+            f"### {model}",
             "",
             "| artifact | there after, s | ms | ratio to the preset's end | to ONNX Runtime |",
         ]
@@ -54,7 +51,7 @@ def markdown(raw: Mapping[str, Any]) -> str:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
             cells = [_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
             lines.append(f"| {name} | {seconds} | {latency:.2f} | {' | '.join(cells)} |")
-        lines += ["", "| share of wall clock, % | " + " | ".join(result["sides"]) + " |"]
+        lines += ["", f"### Wall clock of {model}", "", "| share, % | " + " | ".join(result["sides"]) + " |"]
         lines += ["| --- |" + " --- |" * len(result["sides"])]
         for part in ("search", "build", "run", "train", "schedule", "store", "compile"):
             shares = [100 * side["split"].get(part, 0.0) / side["seconds"] for side in result["sides"].values()]
@@ -69,18 +66,55 @@ def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
 
 def _times(models: Mapping[str, Any]) -> list[str]:
     """A row for each model and one for the geometric mean of medians over seeds."""
-    lines, sooner = [], []
+    lines, sooner = [], _sooner(models)
     for model, result in models.items():
         end = result["stages"][PRESET_END]["seconds"]
-        itself = min(end, reached(result, "preset", PRESET_END))
-        ours = _ours(result, PRESET_END)
-        sooner.append((end / median(ours), itself / median(ours)))
-        cells = [f"{end:.0f}", f"{itself:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours)]
-        lines.append(f"| {model} | {' | '.join([*cells, *(f'{times:.1f}' for times in sooner[-1])])} |")
-    if all(min(times) > 0 for times in sooner):
-        means = [geometric_mean(column) for column in zip(*sooner, strict=True)]
+        seconds = [end, min(end, reached(result, "preset", PRESET_END))]
+        ours = ", ".join(f"{there:.0f}" for there in _ours(result, PRESET_END))
+        cells = [*(f"{there:.0f}" for there in seconds), ours, *(f"{times:.1f}" for times in sooner[model])]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    if all(min(times) > 0 for times in sooner.values()):
+        means = [geometric_mean(column) for column in zip(*sooner.values(), strict=True)]
         lines.append(f"| geometric mean | | | | {' | '.join(f'{mean:.1f}' for mean in means)} |")
     return lines
+
+
+def _sooner(models: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Model -> times sooner than the preset's end, and than the preset is as fast as at its end."""
+    found = {}
+    for model, result in models.items():
+        end, ours = result["stages"][PRESET_END]["seconds"], median(_ours(result, PRESET_END))
+        found[model] = (end / ours, min(end, reached(result, "preset", PRESET_END)) / ours)
+    return found
+
+
+def numbers(models: Mapping[str, Any]) -> dict[str, str]:
+    """How much sooner we are there, and the latency ours ends at to that of others."""
+    sooner = _sooner(models)
+    found = {}
+    for column, of in enumerate(("its end", "itself")):
+        by_model = {model: times[column] for model, times in sooner.items()}
+        never = min(by_model.values()) == 0
+        found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
+        found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
+    for to, name in ((PRESET_END, "preset"), ("onnxruntime", "ONNX Runtime"), ("untuned", "untuned")):
+        by_model = {model: median(_last(result, to)) for model, result in models.items()}
+        found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
+        found |= {f"{model}: latency to {name}": f"{ratio:.2f}" for model, ratio in by_model.items()}
+        found[f"least latency to {name}"] = f"{min(by_model.values()):.2f}"
+        found[f"most latency to {name}"] = f"{max(by_model.values()):.2f}"
+        if name == "ONNX Runtime":
+            found["times as fast as ONNX Runtime"] = f"{1 / geometric_mean(by_model.values()):.2f}"
+            found["least times as fast as ONNX Runtime"] = f"{1 / max(by_model.values()):.2f}"
+            found["most times as fast as ONNX Runtime"] = f"{1 / min(by_model.values()):.2f}"
+    own = [median(ratios(result, PRESET_OWN, "untuned")) for result in models.values()]
+    return found | {"least preset own to untuned": f"{min(own):.2f}", "most preset own to untuned": f"{max(own):.2f}"}
+
+
+def _last(result: Mapping[str, Any], to: str) -> list[float]:
+    """Latency at the end of our runs to that of another artifact, all rounds of all seeds."""
+    sides = [side for side in result["sides"] if side != "preset"]
+    return [ratio for side in sides for ratio in ratios(result, f"{side} end", to)]
 
 
 def _quartiles(values: Sequence[float]) -> str:

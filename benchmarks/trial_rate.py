@@ -1,6 +1,4 @@
-"""How many trials per second: TVM's stock builder and runner, the same with its import patched, and ours.
-
-    python -m benchmarks.trial_rate [--quick] [--count 64] [--output benchmarks/results/trial_rate.json]
+"""How many trials a second, by cores: TVM's stock builder and runner, and ours (10 minutes).
 
 The same random programs of a 3x3 and a 1x1 convolution of ResNet-18 and of a matmul of BERT go through
   stock    LocalBuilder + LocalRunner at their defaults but for a time limit that their imports fit into,
@@ -12,15 +10,12 @@ operator by operator, in an order that rotates. Start-up counts for all three. T
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +28,14 @@ import_tvm_without_torch()
 import tvm  # noqa: E402
 
 from benchmarks.candidates import pick_operators, sample_programs  # noqa: E402
+from benchmarks.runner import run  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
-from slipstream.target import Target, resolve_target  # noqa: E402
+from slipstream.target import Target, available_cores, resolve_target  # noqa: E402
 
 _LIMIT_SECONDS = 600.0
+QUICK = {"count": 6, "without_stock": True}
+NAMES = {"ours": "ours", "patched": "TVM, import patched", "stock": "TVM, a higher time limit only"}
+_AIM = 5  # times the patched path
 _PARTS = ("build", "load", "allocate", "run", "overhead")
 
 
@@ -152,7 +151,27 @@ def _family_bytes(pid: int) -> int:
     return total
 
 
-def run(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    most = available_cores()
+    parser.add_argument("--count", type=int, default=64, help="programs of each operator")
+    parser.add_argument("--cores", type=int, nargs="+", default=[n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most])
+    parser.add_argument("--without-stock", action="store_true", help="leave out the slowest contender")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """All contenders on the most cores, ours on fewer too."""
+    every = sorted(os.sched_getaffinity(0))
+    for cores in options.cores:
+        systems = ("ours", "patched") if options.without_stock else ("ours", "patched", "stock")
+        os.sched_setaffinity(0, every[:cores])
+        try:
+            found = compare(options.count, options.seed, systems if cores == max(options.cores) else ("ours",))
+        finally:
+            os.sched_setaffinity(0, every)
+        yield str(cores), found
+
+
+def compare(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
     target = resolve_target()
     operators = pick_operators(target)
     rng = np.random.default_rng(seed)
@@ -163,7 +182,6 @@ def run(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
         "patched": lambda: Stock(target, patch_import),
         "stock": lambda: Stock(target, None),
     }
-    load_before = os.getloadavg()
     running: dict[str, Stock | Ours] = {}
     measured: dict[str, dict[str, Any]] = {system: {} for system in systems}
     for turn, kind in enumerate(operators):
@@ -171,14 +189,11 @@ def run(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
             if system not in running:
                 running[system] = make[system]()
             measured[system][kind] = running[system].measure(programs[kind])
-            print(f"{kind:8} {system:8} {json.dumps(measured[system][kind]['seconds'])} s", flush=True)
     ours = running["ours"]
     assert isinstance(ours, Ours)
     result = {
-        "machine": {"cpu": target.cpu, "cores": target.threads, "python": platform.python_version()},
-        "load_average": {"before": load_before, "after": os.getloadavg()},
+        "cpu": target.cpu,
         "count": count,
-        "seed": seed,
         "operators": {kind: operator.name for kind, operator in operators.items()},
         "start_seconds": {system: running[system].start_seconds for system in systems},
         "first_result_seconds": ours.first_result_seconds,
@@ -190,54 +205,60 @@ def run(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def rate(result: dict[str, Any], system: str) -> float:
+def rate(result: Mapping[str, Any], system: str) -> float:
+    """Trials a second of all operators together, start-up included."""
     runs = result["measured"][system].values()
     seconds = sum(run["seconds"] for run in runs) + result["start_seconds"][system]
     return sum(float(run["trials"]) for run in runs) / seconds
 
 
-def table(result: dict[str, Any]) -> str:
-    systems = list(result["measured"])
-    lines = ["trials/s   " + "".join(f"{system:>10}" for system in systems)]
-    for kind in result["operators"]:
-        rates = [result["measured"][s][kind]["trials"] / result["measured"][s][kind]["seconds"] for s in systems]
-        lines.append(f"{kind:11}" + "".join(f"{value:10.2f}" for value in rates))
-    lines.append(f"{'together':11}" + "".join(f"{rate(result, s):10.2f}" for s in systems) + "   (with start-up)")
-    for kind in result["operators"]:
-        best = [result["measured"][s][kind]["best"] for s in systems]
-        texts = "".join(f"{1e3 * b:10.3f}" if b else f"{'-':>10}" for b in best)
-        lines.append(f"best, ms: {kind:8}" + texts)
-    if "patched" in systems:
-        lines.append(f"ours / patched: {rate(result, 'ours') / rate(result, 'patched'):.2f}")
+def markdown(data: Mapping[str, Any]) -> str:
+    ordered = {cores: data[cores] for cores in sorted(data, key=int)}
+    kinds = list(next(iter(ordered.values()))["operators"])
+    lines = [f"| trials a second | cores | {' | '.join(kinds)} | together, with start-up |"]
+    lines += ["| --- | --- |" + " --- |" * (len(kinds) + 1)]
+    for cores, result in ordered.items():
+        for system, measured in result["measured"].items():
+            rates = [run["trials"] / run["seconds"] for run in measured.values()]
+            cells = " | ".join(f"{value:.2f}" for value in [*rates, rate(result, system)])
+            lines.append(f"| {NAMES[system]} | {cores} | {cells} |")
+    lines += ["", "| a trial of ours, mean ms | cores | " + " | ".join(_PARTS) + " | overhead, median |"]
+    lines += ["| --- | --- |" + " --- |" * (len(_PARTS) + 1)]
+    for cores, result in ordered.items():
+        split = [f"{value:.1f}" for value in split_of(result).values()]
+        lines.append(f"| all three | {cores} | {' | '.join(split)} | {overhead(result):.1f} |")
+    return "\n".join(
+        [*lines, "", "Loading is part of building, which is CPU time; as many builds run at a time as cores.", ""]
+    )
+
+
+def split_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """Milliseconds of a mean trial of ours, by part."""
     parts = [result["measured"]["ours"][kind]["parts"] for kind in result["operators"]]
-    split = ", ".join(f"{p} {1e3 * statistics.mean(x[p] for x in parts):.1f}" for p in _PARTS)
-    overheads = [o for kind in result["operators"] for o in result["measured"]["ours"][kind]["overheads"]]
-    before, after = (result["load_average"][when][0] for when in ("before", "after"))
-    first, imports = result["first_result_seconds"], result["import_tvm_seconds"]
-    lines += [
-        f"a trial of ours, mean ms: {split} (load is part of build)",
-        f"overhead, median ms: {1e3 * statistics.median(overheads):.1f}",
-        f"first result after {first:.2f} s, {imports:.2f} s of it import tvm",
-        f"4 idle workers add {result['idle_workers_mb']:.0f} MB",
-        f"load average before and after: {before:.2f}, {after:.2f}",
-    ]
-    return "\n".join(lines)
+    return {part: 1e3 * statistics.mean(one[part] for one in parts) for part in _PARTS}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=64, help="programs per operator")
-    parser.add_argument("--quick", action="store_true", help="12 programs per operator")
-    parser.add_argument("--without-stock", action="store_true", help="leave out the slowest contender")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/trial_rate.json"))
-    options = parser.parse_args()
-    systems = ("ours", "patched") if options.without_stock else ("ours", "patched", "stock")
-    result = run(12 if options.quick else options.count, options.seed, systems)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1))
-    print(table(result))
+def overhead(result: Mapping[str, Any]) -> float:
+    """Milliseconds of the median trial's overhead."""
+    return 1e3 * statistics.median(
+        o for kind in result["operators"] for o in result["measured"]["ours"][kind]["overheads"]
+    )
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    most = max(data, key=int)
+    result = data[most]
+    found = {f"trials/s on {cores}": f"{rate(one, 'ours'):.1f}" for cores, one in data.items()}
+    found |= {f"times {name}": f"{rate(result, 'ours') / rate(result, name):.1f}" for name in result["measured"]}
+    found |= {f"{part} ms": f"{value:.0f}" for part, value in split_of(result).items()}
+    found["first result, s"] = f"{result['first_result_seconds']:.2f}"
+    found["import tvm, s"] = f"{result['import_tvm_seconds']:.2f}"
+    found["4 idle workers, MB"] = f"{result['idle_workers_mb']:.0f}"
+    if "patched" in result["measured"]:
+        reached = rate(result, "ours") >= _AIM * rate(result, "patched")
+        found["aim"] = "reached" if reached else "**not reached**"
+    return found | {"cores": most}
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

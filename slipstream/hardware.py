@@ -65,27 +65,27 @@ def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
     return calls_per_second * start.size * _STEPS * _FLOP_PER_MULTIPLY_ADD
 
 
-def measure_bandwidth(target: Target, seconds: float = 1.0) -> float:
+def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAMED_BYTES) -> float:
     """Bytes/s that `target.threads` cores read and write together in the streaming triad a = b + s * c.
 
     Counts 12 bytes per element, as STREAM does: the line a store first fetches is not counted. The arrays
-    take 512 MiB together (less on a machine short of memory). Where the last-level cache is not much smaller
-    than that, as virtual machines that show their host's cache may claim, the figure contains some cache.
+    take `size` bytes together, 512 MiB unless given (less on a machine short of memory); few bytes show how
+    fast a cache is. Where the last-level cache is not much smaller than 512 MiB, as virtual machines that show
+    their host's cache may claim, the figure contains some cache.
     """
+    import numpy as np
     import psutil
     import tvm
 
-    size = min(_STREAMED_BYTES, int(psutil.virtual_memory().available) // _LARGEST_SHARE_OF_MEMORY)
+    size = min(size, int(psutil.virtual_memory().available) // _LARGEST_SHARE_OF_MEMORY)
     cores = _cores(target)
     vectors = size // (3 * _FLOAT_BYTES) // len(cores) // target.vector_lanes
     kernel = _compile(_triad(vectors, target.vector_lanes), target)
 
     def arguments() -> list[Any]:
-        arrays = [tvm.runtime.empty((vectors, target.vector_lanes), "float32") for _ in range(3)]
-        # Each is the result once: all pages never written are one and the same page of zeros.
-        for last in range(3):
-            kernel(*arrays[last + 1 :], *arrays[: last + 1])
-        return arrays
+        # Zeros are written: pages never written are one and the same page, and old contents may be slow denormals.
+        zeros = np.zeros((vectors, target.vector_lanes), dtype=np.float32)
+        return [tvm.runtime.empty(zeros.shape, "float32").copyfrom(zeros) for _ in range(3)]
 
     calls_per_second = _call_rate(kernel, arguments, cores, _BANDWIDTH_CALLS, seconds)
     return calls_per_second * vectors * target.vector_lanes * 3 * _FLOAT_BYTES

@@ -1,0 +1,52 @@
+"""Lists the benchmarks: `python -m benchmarks`. With --quick it runs a smaller version of each, in ten minutes."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+from benchmarks.runner import QUICK, titles
+
+# Not on the runner: they replay recorded curves, and have options of their own.
+_REPLAYED = {"dynatune": ["--seeds", "1", "--figures", f"{QUICK}/dynatune", "--results", f"{QUICK}"]}
+
+
+def about_replayed(name: str) -> str:
+    return (import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
+
+
+def run_quick(names: list[str]) -> None:
+    """Print a small table of each; ends with an error that names those that failed."""
+    failed, began = [], time.monotonic()
+    for name in names:
+        print(f"\n--- {name}, after {time.monotonic() - began:.0f} s", flush=True)
+        options = _REPLAYED.get(name, ["--quick"])
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], check=False).returncode:
+            failed.append(name)
+    print(f"\n{len(names) - len(failed)} tables in {time.monotonic() - began:.0f} s, also in {QUICK}")
+    if failed:
+        sys.exit(f"error: failed: {', '.join(failed)}; run one by itself with python -m benchmarks.NAME --quick")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("--quick", action="store_true", help="run a smaller version of each and print the tables")
+    options = parser.parse_args()
+    known = {**titles(), **{name: about_replayed(name) for name in _REPLAYED}}
+    unknown = [name for name in options.names if name not in known]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}: choose from {', '.join(known)}")
+    chosen = options.names or list(known)
+    if options.quick:
+        run_quick(chosen)
+        return
+    for name in chosen:
+        print(f"{name:18} {known[name]}")
+
+
+if __name__ == "__main__":
+    main()

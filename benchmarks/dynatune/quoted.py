@@ -1,0 +1,64 @@
+"""The tables and figures of this folder that docs/ quote, from the committed files alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+NAMES = ("dynatune", "predictors", "real_run")
+
+
+def page(name: str) -> str:
+    """The tables of that name."""
+    if name == "predictors":
+        with (HERE / "figures" / "predictors.csv").open() as file:
+            return _predictors(list(csv.DictReader(file)))
+    if name == "real_run":
+        return _real_run(json.loads((RESULTS / "dynatune_real_run.json").read_text()))
+    return (RESULTS / "dynatune.md").read_text().partition("\n")[2]
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Figures of dynatune.json."""
+    found = {"inside 90 %": f"{100 * data['calibration']:.0f}", "forecasts": f"{data['forecasts']:,}"}
+    for share, by_policy in data["times_faster"].items():
+        for ours, others in by_policy.items():
+            found |= {f"{ours} against {other}, {share}": f"{times:.2f}" for other, times in others.items()}
+        found[f"times the oracle's time, {share}"] = f"{1 / by_policy['dynatune']['oracle']:.2f}"
+    near = data["times_the_oracle"]
+    for policy in ("informed", "dynatune", "gradient"):
+        times = {name: row[policy] for name, row in near.items()}
+        found[f"{policy}: times the oracle's time"] = f"{geometric_mean(times.values()):.1f}"
+        found[f"{policy}: least times the oracle's time"] = f"{min(times.values()):.1f}"
+        found[f"{policy}: most times the oracle's time"] = f"{max(times.values()):.1f}"
+        found |= {f"{policy}: times the oracle's time, {name}": f"{value:.1f}" for name, value in times.items()}
+    return found
+
+
+def _predictors(rows: Sequence[Mapping[str, str]]) -> str:
+    predictors = list(dict.fromkeys(row["predictor"] for row in rows))
+    lines = [f"| slots behind | {' | '.join(f'by {name}' for name in predictors)} |"]
+    lines += ["| --- |" + " --- |" * len(predictors)]
+    for slots in dict.fromkeys(row["slots"] for row in rows):
+        thirds = [[float(r["gained"]) for r in rows if (r["predictor"], r["slots"]) == (p, slots)] for p in predictors]
+        lines.append(f"| {slots} | {' | '.join(', '.join(f'{gain:.3f}' for gain in gains) for gains in thirds)} |")
+    return "\n".join(lines)
+
+
+def _real_run(data: Mapping[str, Any]) -> str:
+    lines = [f"| {data['model']}, ms | after {data['budget']:g} s, median (range) | default programs | runs |"]
+    lines += ["| --- | --- | --- | --- |"]
+    for scheduler in dict.fromkeys(run["scheduler"] for run in data["runs"]):
+        runs = [run for run in data["runs"] if run["scheduler"] == scheduler]
+        ends = [1e3 * min((ms for at, ms in run["curve"] if at <= data["budget"]), default=math.inf) for run in runs]
+        starts = [1e3 * run["start"] for run in runs]
+        end = f"{median(ends):.1f} ({min(ends):.1f} - {max(ends):.1f})"
+        lines.append(f"| {scheduler} | {end} | {min(starts):.1f} - {max(starts):.1f} | {len(runs)} |")
+    return "\n".join(lines)
