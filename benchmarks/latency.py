@@ -30,6 +30,7 @@ _HEADINGS = {
     "iree": "IREE",
     "tvm untuned": "TVM untuned",
 }
+# The last two are of the onnx package, with random weights.
 MODELS = (
     "resnet18",
     "resnet50",
@@ -62,9 +63,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         jobs = prepared(model, options, available_cores())
         if options.prepare:
             continue
-        found = compare(
-            options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed
-        )
+        found = compare(options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed)
         yield model, {"threads": available_cores(), "budget": options.budget, "sides": found}
 
 
@@ -107,12 +106,15 @@ def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str,
 def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
     """A side's latency to another one's in the same round, all rounds of all processes in which both took part."""
     pairs = zip(sides[side]["blocks"], sides[to]["blocks"], strict=True)
-    return [a / b for theirs, ours in pairs for a, b in zip(theirs, ours, strict=True) if a is not None]
+    rounds = [pair for theirs, ours in pairs for pair in zip(theirs, ours, strict=True)]
+    return [a / b for a, b in rounds if a is not None and b is not None]
 
 
 def markdown(data: Mapping[str, Any]) -> str:
     named = [side for side in _HEADINGS if any(side in model["sides"] for model in data.values())]
-    lines = ["How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"]
+    lines = [
+        "How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"
+    ]
     lines += ["over rounds. All sides are at the best of their settings that were tried.", ""]
     lines += ["| model | ms | untuned | " + " | ".join(_HEADINGS[side] for side in named) + " |"]
     lines += ["| --- |" + " --- |" * (len(named) + 2)]

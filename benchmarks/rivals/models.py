@@ -1,4 +1,4 @@
-"""The models that runtimes are compared on, and the files that each runtime is given."""
+"""The files of a model that each runtime is given."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from slipstream.frontends import zoo
 from slipstream.frontends.inputs import TensorSpec, random_inputs
 from slipstream.frontends.onnx_import import clean_onnx
 
-MODELS = (
-    "resnet18",
-    "resnet50",
-    "squeezenet1_1",
-    "mobilenet_v2",
-    "efficientnet_b0",
-    "inception_v3",
-    "transformer_encoder",
-    "bert_base",
-    "light_densenet121",
-    "light_shufflenet",
-)
 _LIGHT = "light_"
 
 
@@ -32,7 +20,7 @@ def model_files(name: str, folder: Path) -> dict[str, str]:
     """Write the model and what to run it on into `folder`; name -> path.
 
     `source` is what Slipstream is given, `model` the same with its input shapes fixed, `clean` simplified by ONNX
-    Runtime, as Slipstream does before it imports a model. `feeds` are inputs, `expected` ONNX Runtime's outputs for them.
+    Runtime, as Slipstream does before it imports a model. `feeds` are inputs, `expected` ONNX Runtime's outputs.
     """
     if not (folder / "expected.npz").exists():
         shutil.rmtree(folder, ignore_errors=True)

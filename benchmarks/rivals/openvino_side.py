@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin in float32 (left alone it computes in bfloat16 where the CPU can), for one request at a time."""
+"""OpenVINO's CPU plugin, one request at a time, in float32: left alone it takes bfloat16 where the CPU has it."""
 
 from __future__ import annotations
 

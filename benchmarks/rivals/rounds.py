@@ -26,21 +26,15 @@ def compare(
     rng = np.random.default_rng(seed)
     for number in range(processes):
         well = [side for side in sides if "failed" not in found[side]]
-        started = {side: Contender(side, {**jobs[side], "variant": found[side].get("variant")}) for side in well}
+        chosen = {side: {"variant": found[side]["variant"]} if "variant" in found[side] else {} for side in well}
+        started = {side: Contender(side, {**jobs[side], **chosen[side]}) for side in well}
         ready = _get_ready(started, found, choosing=number == 0)
-        for row in _rounds(ready, rounds, rng):
-            for side, median in row.items():
-                found[side]["blocks"] = found[side]["blocks"] or []
-                _last(found[side]["blocks"], number).append(median)
+        rows = _rounds(ready, rounds, rng)
+        for side in ready:
+            found[side]["blocks"].append([row[side] for row in rows])
         for contender in started.values():
             contender.close()
     return found
-
-
-def _last(blocks: list[list[float | None]], number: int) -> list[float | None]:
-    if len(blocks) <= number:
-        blocks.append([])
-    return blocks[number]
 
 
 def _get_ready(

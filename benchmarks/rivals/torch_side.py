@@ -54,7 +54,7 @@ def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
 
 
 def _layouts(side: str, values: Iterable[Any]) -> list[str]:
-    """Compiled models of images are tried with channels last only, which has been the faster one; compiling takes long."""
+    """Compiling takes long, so models of images are compiled with channels last only, which has been the faster way."""
     if all(value.ndim != _IMAGES for value in values):
         return [CONTIGUOUS]
     return [CONTIGUOUS, CHANNELS_LAST] if side == "torch" else [CHANNELS_LAST]

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -20,7 +19,7 @@ from slipstream.threads import use_threads
 _MACHINERY = ("vm.builtin.",)
 
 
-class ProfiledModel:
+class OurProfile:
     """An artifact in a virtual machine of its own that notes when each compiled function begins and ends."""
 
     def __init__(self, directory: Path, feeds: dict[str, Array], threads: int) -> None:
@@ -47,10 +46,3 @@ class ProfiledModel:
         else:
             self._calls.append((str(name), time.perf_counter() - self._began))
         return 0
-
-
-def typical(runs: list[list[float]]) -> list[float]:
-    """Each call's mean over runs without the fastest and slowest tenth: clocks that count microseconds need a mean."""
-    ordered = np.sort(np.array(runs), axis=0)
-    cut = len(ordered) // 10
-    return [float(value) for value in ordered[cut : len(ordered) - cut].mean(axis=0)]

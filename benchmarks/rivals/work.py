@@ -1,4 +1,4 @@
-"""Operators of two runtimes under one name, so that their times can stand side by side.
+"""What operators of two runtimes compute, in the same words, so that their times can stand side by side.
 
 Each runtime fuses and lays out as it likes, and fused nodes lose the names they had in the model. What stays is the
 work: a convolution's window, channels and output, a product's extents. Operators with the same work are one row;
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 CONV_1X1, CONV_3X3, CONV, DEPTHWISE = "conv 1x1", "conv 3x3", "conv other", "conv depthwise"
 MATMUL, BATCH_MATMUL, POOL, SOFTMAX, NORM = "matmul", "batch matmul", "pool", "softmax", "norm"
@@ -34,8 +33,7 @@ _OUR_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What an operator computes: its kind, and in words what is the same in both runtimes."""
 
     kind: str
@@ -82,10 +80,8 @@ def _batched(batch: int, rows: int, inner: int, columns: int) -> Work:
 
 
 def _convolution(window: tuple[int, int], inputs: int, outputs: int, groups: int, size: str) -> Work:
-    if groups > 1 and groups >= inputs:
-        kind = DEPTHWISE
-    else:
-        kind = {(1, 1): CONV_1X1, (3, 3): CONV_3X3}.get(window, CONV)
+    dense = {(1, 1): CONV_1X1, (3, 3): CONV_3X3}.get(window, CONV)
+    kind = DEPTHWISE if 1 < inputs <= groups else dense
     sides = f"{window[0]}x{window[1]}"
     return Work(kind, f"{sides} {_padded(inputs)}→{_padded(outputs)} to {size}")
 
