@@ -40,7 +40,8 @@ def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **opti
             shutil.rmtree(directory, ignore_errors=True)
             command = [_TUNE, model, str(directory), json.dumps(options)]
         pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-        subprocess.run([*pinned, sys.executable, "-c", *command], check=True)
+        if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
+            raise SlipstreamError(f"tuning {model} in {directory} failed, as said above")
     return EndedSession(directory)
 
 

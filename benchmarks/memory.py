@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -31,15 +34,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for search in options.searches:
-        yield search, run_session(search, options)
+        # A process of its own, so that no session begins with what another has left in memory.
+        with get_context("spawn").Pool(1) as pool:
+            yield search, pool.apply(run_session, (search, options))
+
+
+class Points:
+    """Watches a session and notes what it takes at every mark."""
+
+    def __init__(self, marks: Sequence[int], store: Path) -> None:
+        self.marks, self.store, self.began = marks, store, time.monotonic()
+        self.trials, self.found = 0, list[dict[str, float]]()
+
+    def __call__(self, event: Any, snapshot: Any) -> None:
+        self.trials += event.kind == "trial"
+        if len(self.found) < len(self.marks) and self.trials >= self.marks[len(self.found)]:
+            self.look()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def look(self) -> None:
+        taken = {"mb": resident(), "store_mb": self.store.stat().st_size / 1e6}
+        self.found.append({"trials": self.trials, "seconds": self.seconds, **taken})
+
+
+def resident() -> float:
+    """Megabytes of this process in memory."""
+    return psutil.Process().memory_info().rss / 1e6
 
 
 def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.candidates import operators_of
-    from slipstream.measure.types import Candidate, Measurement
     from slipstream.program.space import Space
     from slipstream.session.budget import Budget
-    from slipstream.session.events import Event, Snapshot
     from slipstream.session.loop import Room
     from slipstream.store import Store
     from slipstream.target import resolve_target
@@ -48,40 +77,25 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     class Forgetful(SyntheticMeasurer):
         """Keeps no program, as the real measurers do."""
 
-        def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
+        def measure(self, programs: Any) -> Iterator[Any]:
             for measurement in super().measure(programs):
                 self.measured.clear()
                 yield measurement
 
     target = resolve_target()
     operators = {operator.key: operator for operator in operators_of(options.model, target)}
-    path = options.work / "store.db"
-    path.unlink(missing_ok=True)
     marks = [mark for mark in MARKS if mark < options.trials] + [options.trials]
-    points: list[dict[str, float]] = []
-    process, began, seen = psutil.Process(), time.monotonic(), 0
-
-    def look() -> None:
-        resident, stored = process.memory_info().rss / 1e6, path.stat().st_size / 1e6
-        points.append({"trials": seen, "mb": resident, "store_mb": stored, "seconds": time.monotonic() - began})
-
-    def watch(event: Event, snapshot: Snapshot) -> None:
-        nonlocal seen
-        seen += event.kind == "trial"
-        if len(points) < len(marks) and seen >= marks[len(points)]:
-            look()
-
-    with Store.open(path) as store:
+    with TemporaryDirectory(dir=options.work) as folder, Store.open(Path(folder, "store.db")) as store:
         settings = {"search": search, "patience_trials": _NO_END, "seed": options.seed}
         session_id = begin_session(store, operators, **settings)
         rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
-        start = process.memory_info().rss / 1e6
+        start, points = resident(), Points(marks, Path(folder, "store.db"))
+        watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
         budget = Budget(trials=options.trials)
-        watching: Any = {"watcher": watch, "stop": lambda: time.monotonic() - began > options.seconds}
         ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, **watching).run()
-        if seen < options.trials:
-            look()
-    return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points}
+        if points.trials < options.trials:
+            points.look()
+    return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}
 
 
 def markdown(data: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ def run(name: str, arguments: Sequence[str] | None = None) -> None:
     try:
         if not options.table:
             measure(benchmark, own_name, options, command)
-        print(write_table(benchmark, own_name, options.out), end="")
+        print(make_table(benchmark, own_name, options.out), end="")
     except SlipstreamError as error:
         sys.exit(f"error: {error}")
 
@@ -99,6 +99,7 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
         raw = read(name, options.out) or {"parts": {}}
         raw["parts"][part] = {"about": abouts[part](), "data": data}
         write(name, raw, options.out)
+        make_table(benchmark, name, options.out)
         about = _watch(command, options)
 
 
@@ -139,7 +140,7 @@ def data_of(raw: Raw) -> Any:
     return {part: one["data"] for part, one in raw["parts"].items()} if "parts" in raw else raw["data"]
 
 
-def write_table(benchmark: ModuleType, name: str, folder: Path = RESULTS) -> str:
+def make_table(benchmark: ModuleType, name: str, folder: Path = RESULTS) -> str:
     """Make the table, and the picture if there is one, from the raw results in `folder`."""
     raw = read(name, folder)
     if raw is None:

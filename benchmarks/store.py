@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.runner import run
@@ -32,10 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for trials in options.trials:
-        path = options.work / "store.db"
-        path.unlink(missing_ok=True)
-        yield str(trials), measure_store(path, trials, random.Random(options.seed))
-        path.unlink()
+        with TemporaryDirectory(dir=options.work) as folder:
+            yield str(trials), measure_store(Path(folder, "store.db"), trials, random.Random(options.seed))
 
 
 def markdown(data: Mapping[str, Any]) -> str:

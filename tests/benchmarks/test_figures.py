@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import docs
+from slipstream.errors import SlipstreamError
 
 # What looks measured: a number with a unit, a ratio, a spread.
 _NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?"
@@ -80,3 +81,29 @@ def _prose(page: str) -> str:
     for hidden in (docs.TABLE, docs.FIGURE, re.compile(r"`[^`]*`")):
         page = hidden.sub("", page)
     return " ".join(page.split())
+
+
+def test_a_wrong_figure_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs, "figure", lambda name, key: f"{name} {key}")
+    monkeypatch.setattr(docs, "table", lambda name, heading: f"{name} below {heading}")
+    page = "It takes <!--store:best ms-->{}<!--/--> ms.\n<!-- table: speedup#a b -->\n{}\n<!-- end -->\n"
+    page, right = page.format(7, "old"), page.format("store best ms", "speedup below a b")
+    assert docs.filled(page) == right == docs.filled(right)
+    assert docs.filled(f"```\n{page}```\n") == f"```\n{page}```\n"
+
+
+def test_what_is_not_there_is_said_in_a_line() -> None:
+    with pytest.raises(SlipstreamError, match=r"numbers\(\) of store has no 'worst'; it has: trials"):
+        docs.figure("store", "worst")
+    with pytest.raises(SlipstreamError, match=r"results/speedup.md has no heading 'vgg99'"):
+        docs.table("speedup", "vgg99")
+
+
+@pytest.mark.parametrize("text", ["1.5x faster", "took 12 ms", "2.1 times as fast", "| **2.19** |", "grew by 7 %"])
+def test_what_looks_measured(text: str) -> None:
+    assert MEASURED.search(text)
+
+
+@pytest.mark.parametrize("text", ["conv2d 3x3", "1x3x224x224", "TVM 0.27", "eight trials", "a 5-minute budget"])
+def test_what_does_not(text: str) -> None:
+    assert not MEASURED.search(text)

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from benchmarks import runner, speedup_table
+from benchmarks import runner, speedup_picture, speedup_table
 from benchmarks.ablation import at, time_to
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
@@ -17,6 +17,13 @@ def test_a_table_is_made_from_raw_results_alone(name):
     raw = runner.read(name)
     assert raw is not None
     assert (runner.RESULTS / f"{name}.md").read_text() == runner.page_of(import_module(f"benchmarks.{name}"), raw)
+
+
+def test_a_picture_is_made_from_raw_results_alone(tmp_path):
+    raw = runner.read("speedup")
+    assert raw is not None
+    speedup_picture.picture(runner.data_of(raw), tmp_path / "speedup.svg")
+    assert (tmp_path / "speedup.svg").read_text() == (runner.RESULTS / "speedup.svg").read_text()
 
 
 def test_every_benchmark_says_how_long_it_takes():
