@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-CONV_1X1, CONV_3X3, CONV, DEPTHWISE = "conv 1x1", "conv 3x3", "conv other", "conv depthwise"
+CONV_1X1, CONV_3X3, CONV, GROUPED, DEPTHWISE = "conv 1x1", "conv 3x3", "conv other", "conv grouped", "conv depthwise"
 MATMUL, BATCH_MATMUL, POOL, SOFTMAX, NORM = "matmul", "batch matmul", "pool", "softmax", "norm"
 LAYOUT, ELEMENTWISE = "layout and copies", "element-wise"
 # ONNX Runtime's blocked layout fills channels up to whole blocks: 1000 outputs are computed as 1008.
 _BLOCK = 16
+
+_CONVOLUTION = re.compile(
+    r"(?P<how>depthwise |grouped )?conv2d (?P<height>\d+)x(?P<width>\d+)\S*( dilated \S+)? "
+    r"(?P<inputs>\d+)(→(?P<outputs>\d+))?( \((?P<groups>\d+) groups\))? (?P<size>\d+x\d+)"
+)
 
 _ORT_KINDS = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean"), POOL),
@@ -43,10 +48,13 @@ class Work(NamedTuple):
 def our_work(name: str, kinds: Sequence[str]) -> Work:
     """From the name Slipstream gives an operator, such as `conv2d 3x3/2 64→128 28x28 + add + relu`."""
     head = next((part for part in name.split(" + ") if re.search(r"\d+x\d+|\d→", part)), name)
-    if found := re.match(r"(depthwise )?conv2d (\d+)x(\d+)\S* (\d+)(?:→(\d+))? (\d+x\d+)", head):
-        depthwise, height, width, inputs, outputs, size = found.groups()
-        groups = int(inputs) if depthwise else 1
-        return _convolution((int(height), int(width)), int(inputs), int(outputs or inputs), groups, size)
+    if found := _CONVOLUTION.match(head):
+        inputs = int(found["inputs"])
+        groups = inputs if found["how"] == "depthwise " else int(found["groups"] or 1)
+        window = (int(found["height"]), int(found["width"]))
+        return _convolution(window, inputs, int(found["outputs"] or inputs), groups, found["size"])
+    if any("conv" in kind for kind in kinds):
+        return Work(CONV)
     if found := re.match(r"(batch_)?matmul (\S+)", head):
         return Work(BATCH_MATMUL if found[1] else MATMUL, found[2])
     if any("pool" in kind for kind in kinds):
@@ -68,6 +76,8 @@ def ort_work(event: Mapping[str, Any]) -> Work:
         channels = inputs[0][1]
         groups = channels // per_group
         return _convolution(window, channels, outputs[0][1], groups, f"{outputs[0][2]}x{outputs[0][3]}")
+    if "Conv" in operator:
+        return Work(CONV)
     if operator in ("MatMul", "FusedMatMul", "Gemm", "FusedGemm"):
         rows, columns, inner = outputs[0][-2:][0], outputs[0][-1], inputs[0][-1]
         batch = prod(outputs[0][:-2])
@@ -80,8 +90,9 @@ def _batched(batch: int, rows: int, inner: int, columns: int) -> Work:
 
 
 def _convolution(window: tuple[int, int], inputs: int, outputs: int, groups: int, size: str) -> Work:
-    dense = {(1, 1): CONV_1X1, (3, 3): CONV_3X3}.get(window, CONV)
-    kind = DEPTHWISE if 1 < inputs <= groups else dense
+    kind = {(1, 1): CONV_1X1, (3, 3): CONV_3X3}.get(window, CONV)
+    if groups > 1:
+        kind = DEPTHWISE if groups >= inputs else GROUPED
     sides = f"{window[0]}x{window[1]}"
     return Work(kind, f"{sides} {_padded(inputs)}→{_padded(outputs)} to {size}")
 

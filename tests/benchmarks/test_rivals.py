@@ -12,7 +12,7 @@ from benchmarks.rivals.models import model_files
 from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
 from benchmarks.rivals.our_profile import OurProfile
 from benchmarks.rivals.rounds import compare
-from benchmarks.rivals.work import CONV_3X3, DEPTHWISE, MATMUL, ort_work, our_work
+from benchmarks.rivals.work import CONV_3X3, DEPTHWISE, GROUPED, MATMUL, ort_work, our_work
 
 SIDE = "onnxruntime"
 
@@ -70,6 +70,12 @@ def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
     [
         ("conv2d 3x3/2 64→100 28x28 + add + relu", ("conv2d", "add", "relu"), (CONV_3X3, "3x3 64→112 to 28x28")),
         ("depthwise conv2d 3x3 96 56x56 + clip", ("depthwise_conv2d", "clip"), (DEPTHWISE, "3x3 96→96 to 56x56")),
+        (
+            "grouped conv2d 1x1 240→64 (4 groups) 28x28 + add",
+            ("grouped_conv2d", "add"),
+            (GROUPED, "1x1 240→64 to 28x28"),
+        ),
+        ("conv1d 3 8→16 100 + add", ("conv1d", "add"), ("conv other", "")),
         ("matmul 1x512x1000 + add", ("matmul", "add"), (MATMUL, "1x512x1000")),
         ("softmax 8x128x128", ("softmax",), ("softmax", "")),
         ("transpose 1x1x1x1000 + reshape", ("transpose", "reshape"), ("layout and copies", "")),
