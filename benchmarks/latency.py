@@ -1,6 +1,6 @@
-"""Latency of compiled models against the runtimes a user would pick instead (6 minutes a model).
+"""Latency of compiled models against the runtimes a user would pick instead (5 minutes a model).
 
-Slipstream's artifact, tuned for three minutes and untuned, against ONNX Runtime, OpenVINO, PyTorch (eager and
+Slipstream's artifact, tuned for two minutes and untuned, against ONNX Runtime, OpenVINO, PyTorch (eager and
 compiled), IREE and TVM as it comes: batch 1, float32, same inputs, same threads, every side's outputs compared with
 ONNX Runtime's. Each side runs in a process of its own (`benchmarks.rivals`), in turns, with the best of its sensible
 settings for that model. `pip install .[rivals,torch]` installs them; a side that is missing or cannot take a model
@@ -49,7 +49,7 @@ QUICK = {"models": ["squeezenet1_1"], "budget": "20s", "processes": 1, "rounds":
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--sides", nargs="+", default=list(_SIDES), choices=_SIDES)
-    parser.add_argument("--budget", default="3m", help="for tuning each model")
+    parser.add_argument("--budget", default="2m", help="for tuning each model")
     parser.add_argument("--processes", type=int, default=3, help="of each side, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
     parser.add_argument("--prepare", action="store_true", help="make what takes long to make, untuned artifacts too")
