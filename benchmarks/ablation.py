@@ -1,11 +1,13 @@
 """What each part of the method is worth: the same session with one part left out, in turn.
 
     python -m benchmarks.ablation [--model resnet18] [--seeds 3] [--budget 60s] [--work build/ablation]
+    python -m benchmarks.ablation --target cuda --budget 40 --variants "everything,tiles kept only"
     python -m benchmarks.ablation --table     # the table again, from the raw results alone
 
 All variants have the same wall clock. They run one after the other, seed by seed, each in its own process; on a
 machine with many cores `--pairs 8` runs eight at a time, each on two cores of its own. Compared is the sum of
-operators: what the search knows, without the noise of whole models. Takes variants x seeds x budget.
+operators: what the search knows, without the noise of whole models. Takes variants x seeds x budget. Results on a GPU
+are kept apart, in gpu_ablation.json.
 """
 
 from __future__ import annotations
@@ -87,14 +89,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each run")
     parser.add_argument("--pairs", type=int, default=1, help="runs at a time, each on two cores of its own")
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--work", type=Path, default=Path("build/ablation"))
-    parser.add_argument("--output", type=Path, default=RESULTS / "ablation.json")
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--table", action="store_true", help="only make the table from the raw results")
     options = parser.parse_args()
-    raw: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {"models": {}}
+    on_gpu = options.target != "cpu"
+    output = options.output or RESULTS / ("gpu_ablation.json" if on_gpu else "ablation.json")
+    raw: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {"models": {}}
     if not options.table:
         from benchmarks.ended_session import tune_apart
 
@@ -107,7 +112,7 @@ def main() -> None:
 
         def run(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
             folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
-            chosen = {"seed": seed, "budget": options.budget, **VARIANTS[name]}
+            chosen = {"seed": seed, "budget": options.budget, "target": options.target, **VARIANTS[name]}
             ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
             free.put(cores)
             print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
@@ -119,8 +124,8 @@ def main() -> None:
                 runs[name][str(seed)] = row
                 result["load"] = [load, os.getloadavg()]
                 raw["models"][options.model] = result
-                options.output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
-    options.output.with_suffix(".md").write_text(markdown(raw))
+                output.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
+    output.with_suffix(".md").write_text(markdown(raw))
     print(markdown(raw), end="")
 
 

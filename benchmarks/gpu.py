@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--preset-budget", default="5m", help="0 leaves the preset out")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", default="torch,torch:tf32,torch.compile")
     parser.add_argument("--then-against", default="", help="compared last: torch.compile:max-autotune takes minutes")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the final comparison")
@@ -104,6 +105,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,
+        "seed": options.seed,
         "device": asdict(this_device()),
         "cores": available_cores(),
         "python": platform.python_version(),
@@ -114,14 +116,13 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ours"
-        report["ours"] = tune(options.model, out, parse_duration(options.budget), dtype=options.dtype)
+        chosen = {"dtype": options.dtype, "seed": options.seed}
+        report["ours"] = tune(options.model, out, parse_duration(options.budget), **chosen)
         save()
         print(_line("ours", report["ours"]), flush=True)
         if options.preset_budget != "0":
             seconds = parse_duration(options.preset_budget)
-            report["preset"] = tune(
-                options.model, Path(folder) / "preset", seconds, preset="metaschedule", dtype=options.dtype
-            )
+            report["preset"] = tune(options.model, Path(folder) / "preset", seconds, preset="metaschedule", **chosen)
             report["comparison"] = compare(report["ours"], report["preset"])
             save()
             print(_line("preset", report["preset"]), report["comparison"], flush=True)
