@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from slipstream.cuda_device import equal_gpus, find_devices
+from slipstream.cuda_device import equal_gpus, find_devices, this_device
 from slipstream.measure.channel import ChannelClosedError
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.gpu_process import HeldGpu
@@ -38,6 +38,8 @@ class GpuRunner(Runner):
     """
 
     def __init__(self, target: Target, references: References, config: MeasureConfig) -> None:
+        if not config.gpus:
+            this_device()  # says what to do where there is none
         super().__init__(target, references, config)
         self.gpus = [HeldGpu(name) for name in config.gpus or equal_gpus(find_devices())]
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T  # noqa: N812
 
-from slipstream.cuda_device import CudaDevice, equal_gpus
+from slipstream.cuda_device import CudaDevice, equal_gpus, find_devices
+from slipstream.errors import TargetError
 from slipstream.measure import FailureKind, GpuMeasurer, MeasureConfig, gpu_process
 from slipstream.measure.gpu_runner import GpuRunner
 from slipstream.target import resolve_target
@@ -22,7 +23,7 @@ A10 = CudaDevice("A10", "sm_86", 101376, multiprocessors=72)
 
 @T.prim_func(s_tir=True)
 def sleeps(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    T.evaluate(T.call_extern("int32", "usleep", 900000))
+    T.evaluate(T.call_extern("int32", "usleep", 400000))
     for i in range(4096):
         with T.sblock("c"):
             v = T.axis.spatial(4096, i)
@@ -64,6 +65,12 @@ def test_programs_run_beside_each_other_and_a_crash_costs_one_process(measurer: 
     assert last["8"].verified
     after = [gpu.process for gpu in measurer._runner.gpus]
     assert sum(a is b for a, b in zip(before, after, strict=True)) == 1
+
+
+@pytest.mark.skipif(bool(find_devices()), reason="this machine has a GPU")
+def test_without_a_gpu_a_measurer_says_so_at_once() -> None:
+    with pytest.raises(TargetError, match="no NVIDIA GPU answers here: 'slipstream doctor'"):
+        GpuMeasurer(resolve_target("cuda:sm_90"), {})
 
 
 @pytest.mark.parametrize(
