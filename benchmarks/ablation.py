@@ -1,8 +1,11 @@
 """What each part of the method is worth: the same session with one part left out, in turn (an hour).
 
-All variants have the same wall clock. They run one after the other, seed by seed, each in its own process; on a
-machine with many cores `--pairs 8` runs eight at a time, each on two cores of its own. Compared is the sum of
-operators: what the search knows, without the noise of whole models. Takes variants x seeds x budget.
+All variants have the same wall clock. They run one after the other, seed by seed, each in its own process, or several
+at a time on cores of their own (`--at-a-time 2 --cores 1`). Compared is the sum of operators: what the search knows,
+without the noise of whole models. Takes variants x seeds x budget / runs at a time.
+
+On a CPU all begin from scratch: with random programs of MetaSchedule's sketches, as a tuner without sketches of our own
+would. Our own are so good to begin with that a minute of search on top of them would show little but noise.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from benchmarks.runner import run
 from slipstream.statistics import median
 
 QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 15.0, "variants": "everything,no guess"}
+SCRATCH = "own_sketches"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},
+    "with our sketches": {"settings": {"without": []}},
     "no relatives": {"settings": {"without": ["relatives"]}},
     "families by sequence": {"settings": {"families": "sequence"}},
     "families by sketch": {"settings": {"families": "sketch"}},
@@ -37,8 +42,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no potential": {"settings": {"without": ["potential"]}},
     "round robin for DynaTune": {"scheduler": "round_robin"},
     "gradient for DynaTune": {"scheduler": "gradient"},
+    "the preset metaschedule": {"preset": "metaschedule"},
 }
 _NEAR = 1.05
+
+
+def from_scratch(name: str) -> dict[str, Any]:
+    """The options of a variant that begins from scratch, unless our sketches are what it is about."""
+    chosen = VARIANTS[name]
+    settings = {"without": [], **chosen.get("settings", {})}
+    if name != "with our sketches":
+        settings["without"] = [SCRATCH, *settings["without"]]
+    return {**chosen, "settings": settings}
 
 
 def at(run: Mapping[str, Any], seconds: float) -> float:
@@ -98,7 +113,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each run")
-    parser.add_argument("--pairs", type=int, default=1, help="runs at a time, each on two cores of its own")
+    parser.add_argument("--at-a-time", type=int, default=1, help="runs at a time, each on cores of its own")
+    parser.add_argument("--cores", type=int, default=2, help="cores of each, where several run at a time")
     parser.add_argument("--variants", default=",".join(VARIANTS))
 
 
@@ -106,20 +122,20 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
     runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
-    result = {"budget": options.budget, "pairs": options.pairs, "runs": runs}
+    result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
     free = SimpleQueue[tuple[int, ...]]()
-    for pair in range(options.pairs):
-        free.put((2 * pair, 2 * pair + 1) if options.pairs > 1 else ())
+    for n in range(options.at_a_time):
+        free.put(tuple(range(n * options.cores, (n + 1) * options.cores)) if options.at_a_time > 1 else ())
 
     def tune(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
         folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
-        chosen = {"seed": seed, "budget": options.budget, **VARIANTS[name]}
+        chosen = {"seed": seed, "budget": options.budget, **from_scratch(name)}
         ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
         free.put(cores)
         print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
         return name, seed, ended.to_json()
 
-    with ThreadPoolExecutor(options.pairs) as pool:
+    with ThreadPoolExecutor(options.at_a_time) as pool:
         seeds = range(options.seed, options.seed + options.seeds)
         for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
             name, seed, row = done.result()

@@ -15,6 +15,7 @@ from typing import Any
 from slipstream.hardware import cpu_model
 
 _PACKAGES = ("slipstream", "apache-tvm", "numpy", "xgboost-cpu", "onnxruntime", "torch")
+_RIVALS = ("openvino", "iree-base-compiler")  # named where they are installed
 
 
 def describe_machine() -> dict[str, Any]:
@@ -24,6 +25,7 @@ def describe_machine() -> dict[str, Any]:
         "versions": {
             "python": sys.version.split()[0],
             **{name: _version(name) for name in _PACKAGES},
+            **{name: found for name in _RIVALS if (found := _version(name))},
             "commit": _commit(),
         },
     }

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.artifact.manifest import Manifest
-from slipstream.errors import ArtifactError, InputError
+from slipstream.errors import ArtifactError, InputError, MissingDependencyError
 from slipstream.frontends.inputs import Array
 
 Run = Callable[[], list[Any]]
 """Runs a model once and waits for it. The outputs are arrays, or torch tensors where that would cost a copy."""
 
-NAMES = ("onnxruntime", "torch", "torch.compile")
+NAMES = ("onnxruntime", "openvino", "torch", "torch.compile")
 _WARM_UP = 3
 _IMAGES = 4  # dimensions of a batch of them
 # On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
@@ -47,6 +47,8 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
     if name == "onnxruntime":
         session = onnx_run.session(reference.path, threads=threads)
         return lambda: onnx_run.run(session, feeds)
+    if name == "openvino":
+        return _run_openvino(reference.path, feeds, threads)
     import onnx
 
     _import_torch()
@@ -59,8 +61,9 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
 
 
 def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
-    if name == "onnxruntime":
-        raise InputError("a PyTorch model cannot run in ONNX Runtime as it is: bench it --against torch")
+    if not name.startswith("torch"):
+        where = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}[name]
+        raise InputError(f"a PyTorch model cannot run in {where} as it is: bench it --against torch")
     torch = _import_torch()
     from slipstream.frontends.torch_export import fingerprint
 
@@ -71,6 +74,28 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
     return (
         _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
     )
+
+
+def _run_openvino(model: Path, feeds: dict[str, Array], threads: int) -> Run:
+    """One request at a time, in float32 as the artifact: left alone it takes bfloat16 where the CPU has it."""
+    try:
+        import openvino
+    except ImportError as error:
+        raise MissingDependencyError("OpenVINO is not installed: pip install openvino") from error
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    core = openvino.Core()
+    try:
+        request = core.compile_model(core.read_model(str(model)), "CPU", settings).create_infer_request()
+    except RuntimeError as error:
+        said = str(error).strip().splitlines()[-1]
+        raise InputError(f"OpenVINO cannot take this model ({said}): bench it --against onnxruntime") from error
+    outputs = range(len(request.model_outputs))
+
+    def run() -> list[Any]:
+        request.infer(feeds, share_inputs=True, share_outputs=True)
+        return [request.get_output_tensor(position).data for position in outputs]
+
+    return run
 
 
 def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> Run:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--against",
     default="",
     metavar="NAMES",
-    help="onnxruntime, torch, torch.compile; on a GPU also torch:tf32, torch.compile:max-autotune.",
+    help="onnxruntime, openvino, torch, torch.compile; on a GPU also torch:tf32, torch.compile:max-autotune.",
 )
 @click.option("--model", help="The model file, if it is no longer where it was compiled from.")
 @threads_option

@@ -26,6 +26,7 @@ from slipstream.graph.schedule_blocks import (
     extent_of,
     is_plain_copy,
     iter_kinds,
+    pads_rows,
     split_by_kind,
     start_schedule,
 )
@@ -33,6 +34,8 @@ from slipstream.graph.spread_loops import spread_blocks
 from slipstream.target import Target
 
 _MOST_INLINED_LOADS = 8
+# What follows a padded contraction has fewer elements, but not by more than this factor.
+_MOST_CUT_OFF = 8
 MOST_UNROLLED = 16
 # Marks a program whose weights are laid out by the program itself.
 KEEP_LAYOUT = "slipstream.keep_layout"
@@ -84,7 +87,7 @@ def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
         if any(read.source.same_as(weight) for read in sch.get(block).reads for weight in weights):
             sch.annotate(block, PREPROC, True)
     sch.annotate(sch.get_sblock("root"), KEEP_LAYOUT, True)
-    _tile_contraction(sch, anchor, target, padded=True)
+    _tile_contraction(sch, anchor, target)
     return True
 
 
@@ -93,18 +96,19 @@ def _schedule_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     anchor = _find_contraction(sch)
     if anchor is None:
         return False
-    _tile_contraction(sch, anchor, target, padded=False)
+    _tile_contraction(sch, anchor, target)
     return True
 
 
-def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target, padded: bool) -> None:
+def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     """Tile the block `anchor`, run its epilogue per tile, then spread what is left.
 
     Three levels: pieces for the cores, tiles that share what is in the cache, and one tile's sums in registers
     through the whole reduction. The middle level is empty by default; it is there for the tuner.
     """
     inline_cheap_blocks(sch)
-    epilogue = find_epilogue(sch, anchor, padded) or [sch.cache_write(anchor, 0, "global")]
+    epilogue = find_epilogue(sch, anchor) or [sch.cache_write(anchor, 0, "global")]
+    elements = elements_of(sch.get(anchor).writes[0].source)
     tile = choose_tile(sch, anchor, target)
     spatial, reductions = split_by_kind(sch, anchor)
     *rows, columns = spatial
@@ -132,8 +136,8 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target, padded: 
     unroll_and_vectorize(sch, inner)
     sch.unroll(reductions[-1])
     # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
-    if not padded:
-        for block in epilogue:
+    for block in epilogue:
+        if elements_of(sch.get(block).writes[0].source) == elements:
             *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
             unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
     init = sch.decompose_reduction(anchor, reductions[0])
@@ -184,13 +188,14 @@ def _is_contraction(sch: s_tir.Schedule, block: Any) -> bool:
 def inline_cheap_blocks(sch: s_tir.Schedule) -> None:
     """Inline element-wise blocks into their one consumer, unless that would repeat their work.
 
-    Padding before a reduction stays: a branch in the hot loop costs more than a pass over the data.
+    Padding before a contraction stays: a branch in the hot loop costs more than a pass over the data. A pooling reads
+    each element a few times and whole vectors of it, so there it is the other way round.
     """
     for block in blocks(sch):
         consumers = sch.get_consumers(block)
         if len(consumers) != 1 or REDUCTION in iter_kinds(sch, block):
             continue
-        if REDUCTION in iter_kinds(sch, consumers[0]) and not is_plain_copy(sch, block):
+        if REDUCTION in iter_kinds(sch, consumers[0]) and not _may_join_reduction(sch, block, consumers[0]):
             continue
         copies = count_loads(sch, consumers[0], of=sch.get(block).writes[0].source)
         if copies * count_loads(sch, block) > _MOST_INLINED_LOADS:
@@ -199,7 +204,11 @@ def inline_cheap_blocks(sch: s_tir.Schedule) -> None:
             sch.compute_inline(block)
 
 
-def find_epilogue(sch: s_tir.Schedule, anchor: Any, padded: bool) -> list[Any]:
+def _may_join_reduction(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
+    return is_plain_copy(sch, block) or (pads_rows(sch, block) and not _is_contraction(sch, reduction))
+
+
+def find_epilogue(sch: s_tir.Schedule, anchor: Any) -> list[Any]:
     """The element-wise blocks that follow `anchor` or cut its padding off, in order; none if others follow too."""
     behind: list[Any] = []
     names = {sch.get(anchor).name_hint}
@@ -208,7 +217,7 @@ def find_epilogue(sch: s_tir.Schedule, anchor: Any, padded: bool) -> list[Any]:
             behind.append(block)
             names.add(sch.get(block).name_hint)
     most = elements_of(sch.get(anchor).writes[0].source)
-    least = most // 8 if padded else most
+    least = most // _MOST_CUT_OFF
     element_wise = all(
         REDUCTION not in iter_kinds(sch, block) and least <= elements_of(sch.get(block).writes[0].source) <= most
         for block in behind

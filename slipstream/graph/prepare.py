@@ -24,6 +24,7 @@ from slipstream.graph.fold import fold_constants
 from slipstream.graph.half_precision import cast_to_half
 from slipstream.graph.pass_report import PassReport
 from slipstream.graph.relax_walk import map_prim_funcs
+from slipstream.graph.whole_vectors import fill_vectors
 from slipstream.target import Target
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
@@ -138,6 +139,11 @@ PASSES: tuple[Pass, ...] = (
         "2-D convolutions in NHWC, so that the channels of one pixel fill a vector",
         _convert_layout,
         optional=True,
+    ),
+    Pass(
+        "whole vectors",
+        "convolutions with filters that fill no vectors compute a few more, which are cut off again",
+        fill_vectors,
     ),
     Pass(
         "half precision",

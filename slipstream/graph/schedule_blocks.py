@@ -14,6 +14,7 @@ from tvm.tirx.analysis import undefined_vars
 from slipstream.target import Target
 
 DATA_PARALLEL, REDUCTION = 0, 2
+_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 # Blocks marked so only depend on weights: they are cut out and computed at compile time.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 
@@ -87,6 +88,18 @@ def transposed_axis(sch: s_tir.Schedule, block: Any) -> int | None:
 def is_plain_copy(sch: s_tir.Schedule, block: Any) -> bool:
     body = sch.get(block).body
     return isinstance(body, tirx.BufferStore) and isinstance(body.value, tvm.ir.expr.TensorLoad)
+
+
+def pads_rows(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether the block copies a tensor with a border along other axes than the last: whole rows are in or out."""
+    stmt = sch.get(block)
+    value = stmt.body.value if isinstance(stmt.body, tirx.BufferStore) else None
+    if not isinstance(value, tvm.ir.Call) or value.op != _IF_THEN_ELSE:
+        return False
+    condition, inside, _ = value.args
+    return isinstance(inside, tvm.ir.expr.TensorLoad) and not any(
+        used.same_as(stmt.iter_vars[-1].var) for used in undefined_vars(condition)
+    )
 
 
 def count_loads(sch: s_tir.Schedule, block: Any, of: Any = None) -> int:

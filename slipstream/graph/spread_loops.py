@@ -27,6 +27,8 @@ from slipstream.target import Target
 _LONGEST_PIECE = 1024
 _CACHE_LINE = 16  # float32 elements
 _PIECES_PER_CORE = 16
+# The window of a pooling that is written out, so that its result stays in a register.
+_LARGEST_WINDOW = 25
 
 
 def spread_blocks(sch: s_tir.Schedule, target: Target, skip: set[str]) -> None:
@@ -78,10 +80,13 @@ def _spread(sch: s_tir.Schedule, block: Any, target: Target) -> None:
         rows = [row]
     sch.reorder(*outer, last_outer, *reductions, *rows, last_inner)
     _parallelize(sch, [*outer, last_outer], target)
+    vectorize_registers(sch, last_inner, target)
     if reductions:
+        if math.prod(extent_of(sch, loop) for loop in reductions) <= _LARGEST_WINDOW:
+            for loop in reductions:
+                sch.unroll(loop)
         init = sch.decompose_reduction(block, reductions[0])
         vectorize_registers(sch, sch.get_loops(init)[-1], target)
-    vectorize_registers(sch, last_inner, target)
 
 
 def _spread_row_reduction(sch: s_tir.Schedule, block: Any, target: Target) -> None:

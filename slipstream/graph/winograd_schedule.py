@@ -40,7 +40,7 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
     sch.annotate(sch.get_sblock("root"), KEEP_LAYOUT, True)
     inline_cheap_blocks(sch)
     product, output = sch.get_sblock(PRODUCT), sch.get_sblock(OUTPUT)
-    epilogue = find_epilogue(sch, output, padded=True)
+    epilogue = find_epilogue(sch, output)
     if not epilogue:
         return False
     sums = sch.cache_write(product, 0, "global")

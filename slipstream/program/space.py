@@ -26,6 +26,8 @@ from slipstream.tvm_intrinsics import import_intrinsics
 
 # More copies of the innermost statement than this never pay, but take LLVM seconds.
 MOST_WRITTEN_OUT = 1024
+# So many random programs are tried until one is a legal schedule.
+_MOST_DRAWS = 64
 
 _REFUSALS = (
     s_tir.schedule.ScheduleError,
@@ -230,3 +232,28 @@ class Space:
             limits.check(program.decisions)
             left_out.append("VerifyGPUCode")
         return left_out
+
+
+class StockSpace(Space):
+    """The same without our sketches: what a tuner has to start from that knows MetaSchedule's alone.
+
+    Its default is a random program. An operator of which MetaSchedule leaves nothing open keeps ours.
+    """
+
+    @cached_property
+    def default(self) -> Program:
+        rng = np.random.default_rng(self._seed)
+        if any(point.is_open for example in self.stock for point in self.points(example)):
+            for _ in range(_MOST_DRAWS):
+                program = self.draw(rng, self.stock)
+                if self.realize(program) is not None:
+                    return replace(program, origin="default")
+        return self._program(untuned_start(self.func, self.target), "default")
+
+    @cached_property
+    def direct(self) -> Program:
+        return self._program(direct_start(self.func, self.target), "form")
+
+    @cached_property
+    def own(self) -> tuple[Program, ...]:
+        return () if self.default.sketch in [example.sketch for example in self.stock] else (self.default,)

@@ -12,6 +12,7 @@ from slipstream.errors import SlipstreamError
 # What can be left out of a session, and what it does.
 PARTS: Mapping[str, str] = MappingProxyType(
     {
+        "own_sketches": "sketches and default programs of ours, beside MetaSchedule's; else a random one comes first",
         "relatives": "programs of similar operators are carried over",
         "keep": "carrying over: tiles stay, moved to the nearest divisors",
         "scale": "carrying over: tiles grow with the extent",

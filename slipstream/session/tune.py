@@ -287,7 +287,7 @@ class _Work:
         from slipstream import cost, schedulers, search
         from slipstream.graph.operators import extract_operators
         from slipstream.measure import reference_text
-        from slipstream.program.space import Space
+        from slipstream.program.space import Space, StockSpace
         from slipstream.session.kinship import elders_of, families_of, kin_of
         from slipstream.session.loop import Room, Session
         from slipstream.session.track import make_tracks
@@ -295,7 +295,8 @@ class _Work:
 
         settings = self.settings
         operators = {o.key: o for o in extract_operators(self.prepared)}
-        rooms = {key: Room(o, Space(key, o.func, self.target)) for key, o in operators.items()}
+        space = StockSpace if "own_sketches" in settings.without else Space
+        rooms = {key: Room(o, space(key, o.func, self.target)) for key, o in operators.items()}
         families = families_of(rooms, settings.families)
         kin = kin_of(rooms, families)
         tracks = make_tracks(

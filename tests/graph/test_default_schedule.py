@@ -168,6 +168,17 @@ def test_convolutions(
     assert parallel(check(lowered(x, w, topi.nn.relu(y)), target, inputs=2))
 
 
+@pytest.mark.parametrize("channels", [64, 40, 7])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pooling_reads_what_it_pools_without_a_padded_copy(target: Target, channels: int, kind: str) -> None:
+    x = te.placeholder((1, 9, 9, channels), name="x")
+    y = topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), kind, layout="NHWC")
+    scheduled = check(lowered(x, y), target)
+    copies = [buffer for buffer in scheduled.body.block.alloc_buffers if "pad" in buffer.name]
+    assert not copies
+    assert set(vectors(scheduled)) == ({np.gcd(channels, target.vector_lanes)} if channels > 7 else set())
+
+
 def test_transpose_in_square_tiles(target: Target) -> None:
     x = te.placeholder((4, 32, 48), name="x")
     scheduled = check(lowered(x, topi.transpose(x, [0, 2, 1])), target)

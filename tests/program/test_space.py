@@ -21,7 +21,7 @@ from slipstream.program import decisions as d
 from slipstream.program.decisions import IllegalDecisionError, Tile
 from slipstream.program.metaschedule import from_metaschedule, to_metaschedule
 from slipstream.program.sketch import Sketch, SketchError
-from slipstream.program.space import MOST_WRITTEN_OUT, Program, Space
+from slipstream.program.space import MOST_WRITTEN_OUT, Program, Space, StockSpace
 from slipstream.program.trace import apply, read_trace
 from slipstream.target import resolve_target
 from tests.program.zoo_operators import function, labels, space
@@ -195,3 +195,16 @@ def test_metaschedules_traces_of_our_programs(label: str) -> None:
             continue
         written = to_metaschedule(module, program.sketch.text, decisions)
         assert from_metaschedule(module, written) == (program.sketch.text, decisions)
+
+
+@some_operators
+def test_from_scratch_a_random_stock_program_is_the_default(label: str) -> None:
+    plain = space(label)
+    scratch = StockSpace(plain.key, plain.func, plain.target)
+    stock = {example.sketch for example in plain.stock if any(point.is_open for point in plain.points(example))}
+    assert scratch.realize(scratch.default) is not None
+    assert scratch.default == StockSpace(plain.key, plain.func, plain.target).default
+    assert {example.sketch for example in scratch.sketches} <= stock | ({scratch.default.sketch} - stock)
+    if stock:
+        assert scratch.default.sketch in stock
+        assert scratch.own == ()

@@ -1,0 +1,179 @@
+"""Latency of compiled models against the runtimes a user would pick instead (5 minutes a model).
+
+Slipstream's artifact, tuned for two minutes and untuned, against ONNX Runtime, OpenVINO, PyTorch (eager and
+compiled), IREE and TVM as it comes: batch 1, float32, same inputs, same threads, every side's outputs compared with
+ONNX Runtime's. Each side runs in a process of its own (`benchmarks.rivals`), in turns, with the best of its sensible
+settings for that model. `pip install .[rivals,torch]` installs them; a side that is missing or cannot take a model
+says why. Artifacts and what rivals compiled stay in the work folder: `--prepare` makes them all and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from statistics import geometric_mean, median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rivals.contender import SIDES, Contender, ContenderError
+from benchmarks.runner import run
+
+OURS, UNTUNED = "slipstream", "slipstream untuned"
+_SIDES = tuple(side for side in SIDES if side != "tvm tune_relax")
+_HEADINGS = {
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "torch": "PyTorch",
+    "torch.compile": "torch.compile",
+    "torch.compile max-autotune": "max-autotune",
+    "iree": "IREE",
+    "tvm untuned": "TVM untuned",
+}
+# The last two are of the onnx package, with random weights.
+MODELS = (
+    "resnet18",
+    "resnet50",
+    "squeezenet1_1",
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "inception_v3",
+    "transformer_encoder",
+    "bert_base",
+    "light_densenet121",
+    "light_shufflenet",
+)
+QUICK = {"models": ["squeezenet1_1"], "budget": "20s", "processes": 1, "rounds": 4, "sides": _SIDES[:4]}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--sides", nargs="+", default=list(_SIDES), choices=_SIDES)
+    parser.add_argument("--budget", default="2m", help="for tuning each model")
+    parser.add_argument("--processes", type=int, default=3, help="of each side, one after the other")
+    parser.add_argument("--rounds", type=int, default=12, help="in each of them")
+    parser.add_argument("--prepare", action="store_true", help="make what takes long to make, untuned artifacts too")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    from benchmarks.rivals.rounds import compare
+    from slipstream.target import available_cores
+
+    for model in options.models:
+        jobs = prepared(model, options, available_cores())
+        if options.prepare:
+            continue
+        found = compare(options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed)
+        yield model, {"threads": available_cores(), "budget": options.budget, "sides": found}
+
+
+def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str, dict[str, Any]]:
+    """What each side needs to know, with the artifacts made that are not there yet."""
+    import slipstream
+    from benchmarks.rivals.models import model_files
+
+    folder = options.work / model
+    files = model_files(model, folder / "files")
+    artifacts = {OURS: folder / "tuned", UNTUNED: folder / "untuned"}
+    jobs = {
+        side: {
+            **files,
+            "threads": threads,
+            "work": str(folder / side.replace(" ", "-")),
+            "artifacts": {name: str(path) for name, path in artifacts.items()},
+        }
+        for side in options.sides
+    }
+    if not artifacts[UNTUNED].exists():
+        slipstream.compile(files["source"], artifacts[UNTUNED])
+    if not options.prepare:
+        from benchmarks.ended_session import tune_apart
+
+        tune_apart(files["source"], artifacts[OURS], budget=options.budget, seed=options.seed)
+        return jobs
+    for side in options.sides:
+        if side == OURS:
+            continue
+        contender = Contender(side, jobs[side])
+        try:
+            print(model, side, contender.wait(), flush=True)
+        except ContenderError as error:
+            print(model, side, error, flush=True)
+        contender.close()
+    return jobs
+
+
+def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
+    """A side's latency to another one's in the same round, all rounds of all processes in which both took part."""
+    pairs = zip(sides[side]["blocks"], sides[to]["blocks"], strict=True)
+    rounds = [pair for theirs, ours in pairs for pair in zip(theirs, ours, strict=True)]
+    return [a / b for a, b in rounds if a is not None and b is not None]
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    named = [side for side in _HEADINGS if any(side in model["sides"] for model in data.values())]
+    lines = [
+        "How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"
+    ]
+    lines += ["over rounds. All sides are at the best of their settings that were tried.", ""]
+    lines += ["| model | ms | untuned | " + " | ".join(_HEADINGS[side] for side in named) + " |"]
+    lines += ["| --- |" + " --- |" * (len(named) + 2)]
+    for name, model in data.items():
+        sides = model["sides"]
+        cells = [f"{1e3 * _median(sides[OURS]):.2f}", *(_cell(sides, side) for side in (UNTUNED, *named))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    means = [_mean(data, side) for side in (UNTUNED, *named)]
+    lines.append("| geometric mean | | " + " | ".join(f"{m:.2f}" if m else "" for m in means) + " |")
+    for name, model in data.items():
+        lines += ["", f"### {name}", "", *_details(model)]
+    return "\n".join(lines) + "\n"
+
+
+def _details(model: Mapping[str, Any]) -> list[str]:
+    lines = ["| side | ms | settings | largest error |", "| --- | --- | --- | --- |"]
+    for side, found in model["sides"].items():
+        if "failed" in found:
+            lines.append(f"| {side} | | {found['failed']} | |")
+        else:
+            lines.append(f"| {side} | {1e3 * _median(found):.2f} | {found.get('variant', '')} | {found['error']:.0e} |")
+    return lines
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Per model and side, and the geometric mean over the models a side could run: how many times as fast we are."""
+    found = {"models": str(len(data))}
+    for side in (UNTUNED, *_HEADINGS):
+        if mean := _mean(data, side):
+            found[f"mean {side}"] = f"{mean:.2f}"
+        for name, model in data.items():
+            if _ran(model["sides"], side):
+                found[f"{name} {side}"] = f"{median(ratios(model['sides'], side)):.2f}"
+    return found
+
+
+def _mean(data: Mapping[str, Any], side: str) -> float:
+    medians = [median(ratios(m["sides"], side)) for m in data.values() if _ran(m["sides"], side)]
+    return geometric_mean(medians) if medians else 0.0
+
+
+def _ran(sides: Mapping[str, Any], side: str) -> bool:
+    return side in sides and "failed" not in sides[side]
+
+
+def _cell(sides: Mapping[str, Any], side: str) -> str:
+    if side not in sides:
+        return ""
+    if not _ran(sides, side):
+        return sides[side]["failed"].partition(":")[0]
+    values = ratios(sides, side)
+    low, high = np.quantile(values, [0.25, 0.75])
+    digits = 2 if median(values) < 10 else 0
+    return f"{median(values):.{digits}f} ({low:.{digits}f} - {high:.{digits}f})"
+
+
+def _median(found: Mapping[str, Any]) -> float:
+    return median([value for blocks in found["blocks"] for value in blocks if value is not None])
+
+
+if __name__ == "__main__":
+    run(__name__)
