@@ -11,8 +11,8 @@ from importlib import import_module
 
 from benchmarks.runner import QUICK, titles
 
-# Not on the runner: they replay recorded curves, and have options of their own.
-_REPLAYED = {"dynatune": ["--seeds", "1", "--figures", f"{QUICK}/dynatune", "--results", f"{QUICK}"]}
+# Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.
+_REPLAYED = {"dynatune": ["summary", "--seeds", "1", "--slot-trials", "32", "--results", f"{QUICK}"]}
 
 
 def about_replayed(name: str) -> str:
@@ -24,9 +24,12 @@ def run_quick(names: list[str]) -> None:
     failed, began = [], time.monotonic()
     for name in names:
         print(f"\n--- {name}, after {time.monotonic() - began:.0f} s", flush=True)
-        options = _REPLAYED.get(name, ["--quick"])
+        module, options = f"benchmarks.{name}", ["--quick"]
+        if name in _REPLAYED:
+            command, *options = _REPLAYED[name]
+            module = f"{module}.{command}"
         shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # or sessions of the last time would do
-        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], check=False).returncode:
+        if subprocess.run([sys.executable, "-m", module, *options], check=False).returncode:
             failed.append(name)
     print(f"\n{len(names) - len(failed)} tables in {time.monotonic() - began:.0f} s, also in {QUICK}")
     if failed:

@@ -32,6 +32,8 @@ _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 def table(name: str, heading: str | None) -> str:
     """The part of a benchmark's page below that heading, or before the first one, and where it comes from."""
     page, source = _page(name)
+    if not page:
+        return f"*Not measured yet: `python -m benchmarks.{name}`.*"
     parts = _HEADING.split(page)
     sections = {None: parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
     if heading not in sections:
@@ -62,9 +64,11 @@ def _page(name: str) -> tuple[str, str]:
     """The tables of a benchmark, and where they come from."""
     if name in quoted.NAMES:
         return quoted.page(name), ""
+    if name not in runner.titles():
+        raise SlipstreamError(f"there is no benchmark {name}; there are: {', '.join(runner.titles())}")
     raw = runner.read(name)
     if raw is None:
-        raise SlipstreamError(f"benchmarks/results has no raw results of {name}: run python -m benchmarks.{name}")
+        return "", ""
     return import_module(f"benchmarks.{name}").markdown(runner.data_of(raw)), runner.provenance(raw)
 
 

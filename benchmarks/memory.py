@@ -1,9 +1,10 @@
-"""How much memory and disk a long session takes, by trials (an hour).
+"""How much memory and disk a long session takes, by trials (20 minutes).
 
 A session with the default scheduler on the operators of MobileNet v2, in one process, with a measurer that only
-pretends: programs are proposed, written out and stored as ever, but not built or run. (What building and running takes
-is in other processes; `benchmarks.endurance` looks at those.) Once with the default search, and once with the random
-one, which proposes more quickly and so comes further. What else runs on the machine matters to the seconds only.
+pretends: programs are proposed and stored as ever, but not built or run. (What building and running takes is in other
+processes; `benchmarks.endurance` looks at those.) Once with the default search, for --seconds; and once with decisions
+that are only drawn at random and not replayed, which comes to tens of thousands of trials. What else runs on the
+machine matters to the seconds only.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import psutil
 
 from benchmarks.runner import run
 
 MARKS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+SEARCHES = ("diffusion", "drawn")
 _NO_END = 10**9
+_ATTEMPTS = 20
 QUICK = {"model": "tiny_cnn", "trials": 200, "searches": ["diffusion"]}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mobilenet_v2")
     parser.add_argument("--trials", type=int, default=50_000)
-    parser.add_argument("--searches", nargs="+", default=["diffusion", "random"])
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which it ends, whatever the trials")
+    parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=SEARCHES)
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which a session ends, whatever the trials")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -65,6 +69,36 @@ def resident() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
+class Drawn:
+    """Proposes decisions at random, with the default program's text: what a session keeps of a program is the same."""
+
+    uses_score = False
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def propose(self, question: Any) -> list[Any]:
+        from slipstream.program.space import Realized
+
+        space, rng = question.space, np.random.default_rng(question.seed)
+        known = {measured.program.identity for measured in question.measured}
+        text, found = self._text(space), list[Any]()
+        for _ in range(_ATTEMPTS * question.count if space.sketches else 0):
+            program = space.draw(rng)
+            if len(found) < question.count and program.identity not in known:
+                known.add(program.identity)
+                found.append(Realized(program, space.mod))
+                found[-1].__dict__["text"] = text  # or every one would be written out anew
+        return found
+
+    def _text(self, space: Any) -> str:
+        from slipstream.program.space import Realized
+
+        if space.key not in self._texts:
+            self._texts[space.key] = Realized(space.default, space.mod).text
+        return self._texts[space.key]
+
+
 def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.candidates import operators_of
     from slipstream.program.space import Space
@@ -86,13 +120,14 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     operators = {operator.key: operator for operator in operators_of(options.model, target)}
     marks = [mark for mark in MARKS if mark < options.trials] + [options.trials]
     with TemporaryDirectory(dir=options.work) as folder, Store.open(Path(folder, "store.db")) as store:
-        settings = {"search": search, "patience_trials": _NO_END, "seed": options.seed}
+        settings = {"search": "diffusion", "patience_trials": _NO_END, "seed": options.seed}
         session_id = begin_session(store, operators, **settings)
         rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
         start, points = resident(), Points(marks, Path(folder, "store.db"))
         watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
+        proposer: Any = Drawn() if search == "drawn" else None
         budget = Budget(trials=options.trials)
-        ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, **watching).run()
+        ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, proposer=proposer, **watching).run()
         if points.trials < options.trials:
             points.look()
     return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}
