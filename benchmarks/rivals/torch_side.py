@@ -29,6 +29,8 @@ def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
 
     torch.set_num_threads(job["threads"])
     values = feeds(job)
+    if side != "torch" and not _has_images(values.values()):
+        _leave_attention_alone()
 
     def prepared(layout: str) -> Run:
         module = as_torch(onnx.load(job["clean"]))
@@ -55,6 +57,20 @@ def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
 
 def _layouts(side: str, values: Iterable[Any]) -> list[str]:
     """Compiling takes long, so models of images are compiled with channels last only, which has been the faster way."""
-    if all(value.ndim != _IMAGES for value in values):
+    if not _has_images(values):
         return [CONTIGUOUS]
     return [CONTIGUOUS, CHANNELS_LAST] if side == "torch" else [CHANNELS_LAST]
+
+
+def _has_images(values: Iterable[Any]) -> bool:
+    return any(value.ndim == _IMAGES for value in values)
+
+
+def _leave_attention_alone() -> None:
+    """Keep Inductor from looking for attention to replace by one operator.
+
+    PyTorch 2.13 fails where it finds a key that was transposed in one step, as it comes from ONNX.
+    """
+    from torch._inductor.fx_passes import fuse_attention
+
+    fuse_attention._sfdp_init = lambda *_: None
