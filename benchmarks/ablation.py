@@ -112,6 +112,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each run")
     parser.add_argument("--at-a-time", type=int, default=1, help="runs at a time, each on cores of its own")
     parser.add_argument("--cores", type=int, default=2, help="cores of each, where several run at a time")
@@ -129,7 +130,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     def tune(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
         folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
-        chosen = {"seed": seed, "budget": options.budget, **from_scratch(name)}
+        how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
+        chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
         ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
         free.put(cores)
         print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
@@ -140,7 +142,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
             name, seed, row = done.result()
             runs[name][str(seed)] = row
-            yield options.model, result
+            yield options.model if options.target == "cpu" else f"{options.model} on {options.target}", result
 
 
 if __name__ == "__main__":

@@ -89,12 +89,27 @@ def compare(ours: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def against_others(artifact: Path, names: list[str], seconds: float) -> dict[str, Any]:
+    """The comparison; a runtime that cannot run the model is left out, and what it said is kept."""
+    from slipstream.artifact.bench import BaselineError, bench
+
+    failed: dict[str, str] = {}
+    while True:
+        try:
+            return {**asdict(bench(artifact, against=names, seconds=seconds)), "failed": failed}
+        except BaselineError as error:
+            print(error, flush=True)
+            failed[error.name] = str(error)
+            names = [name for name in names if name != error.name]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="zoo:resnet18")
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--preset-budget", default="5m", help="0 leaves the preset out")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", default="torch,torch:tf32,torch.compile")
     parser.add_argument("--then-against", default="", help="compared last: torch.compile:max-autotune takes minutes")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the final comparison")
@@ -104,6 +119,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,
+        "seed": options.seed,
         "device": asdict(this_device()),
         "cores": available_cores(),
         "python": platform.python_version(),
@@ -114,23 +130,20 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ours"
-        report["ours"] = tune(options.model, out, parse_duration(options.budget), dtype=options.dtype)
+        chosen = {"dtype": options.dtype, "seed": options.seed}
+        report["ours"] = tune(options.model, out, parse_duration(options.budget), **chosen)
         save()
         print(_line("ours", report["ours"]), flush=True)
         if options.preset_budget != "0":
             seconds = parse_duration(options.preset_budget)
-            report["preset"] = tune(
-                options.model, Path(folder) / "preset", seconds, preset="metaschedule", dtype=options.dtype
-            )
+            report["preset"] = tune(options.model, Path(folder) / "preset", seconds, preset="metaschedule", **chosen)
             report["comparison"] = compare(report["ours"], report["preset"])
             save()
             print(_line("preset", report["preset"]), report["comparison"], flush=True)
-        from slipstream.artifact.bench import bench
-
         for key, against in (("bench", options.against), ("bench_then", options.then_against)):
             names = [name for name in against.split(",") if name]
             if names or key == "bench":
-                report[key] = asdict(bench(out, against=names, seconds=options.seconds))
+                report[key] = against_others(out, names, options.seconds)
                 save()
                 _print_timings(report[key]["timings"])
 

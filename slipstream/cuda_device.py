@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -64,19 +66,34 @@ def named_device(architecture: str) -> CudaDevice:
     return CudaDevice(architecture, architecture, _SHARED_BY_ARCHITECTURE[architecture])
 
 
-@cache
 def find_device() -> CudaDevice | None:
     """The first GPU the driver shows; None where there is no driver, no GPU or the driver does not answer."""
+    return next(iter(find_devices()), None)
+
+
+@cache
+def find_devices() -> tuple[CudaDevice, ...]:
+    """The GPUs the driver shows, those that `CUDA_VISIBLE_DEVICES` hides left out."""
     if not _driver_is_there():
-        return None
+        return ()
     root = str(Path(__file__).parents[1])
     ask = f"import sys; sys.path.insert(0, {root!r}); from slipstream.cuda_device import tell; tell()"
     command = [sys.executable, "-S", "-c", ask]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS)
-        return CudaDevice(**json.loads(done.stdout)) if done.returncode == 0 else None
+        return tuple(CudaDevice(**row) for row in json.loads(done.stdout)) if done.returncode == 0 else ()
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError):
-        return None
+        return ()
+
+
+def equal_gpus(devices: Sequence[CudaDevice]) -> tuple[str, ...]:
+    """The first of `devices` and those equal to it, by the names that `CUDA_VISIBLE_DEVICES` has for them.
+
+    Times of one operator's programs are compared with each other, so a GPU of another model has no part.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(len(devices))) if named is None else map(str.strip, named.split(","))
+    return tuple(name for name, device in zip(names, devices, strict=False) if device == devices[0])
 
 
 def this_device() -> CudaDevice:
@@ -116,10 +133,17 @@ def _driver_is_there() -> bool:
 
 
 def tell() -> None:
-    """The child's side of `find_device`: print the first GPU as JSON."""
+    """The child's side of `find_devices`: print them as JSON."""
     driver = ctypes.CDLL("libcuda.so.1")
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        sys.exit(1)
+    print(json.dumps([asdict(_ask(driver, number)) for number in range(count.value)]))
+
+
+def _ask(driver: ctypes.CDLL, number: int) -> CudaDevice:
     device = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+    if driver.cuDeviceGet(ctypes.byref(device), number):
         sys.exit(1)
 
     def attribute(number: int) -> int:
@@ -130,7 +154,7 @@ def tell() -> None:
 
     name = ctypes.create_string_buffer(_NAME_BYTES)
     driver.cuDeviceGetName(name, _NAME_BYTES, device)
-    found = CudaDevice(
+    return CudaDevice(
         name=name.value.decode(errors="replace"),
         architecture=f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
         shared_bytes=attribute(_SHARED),
@@ -139,4 +163,3 @@ def tell() -> None:
         warp=attribute(_WARP),
         multiprocessors=attribute(_MULTIPROCESSORS),
     )
-    print(json.dumps(asdict(found)))

@@ -5,7 +5,8 @@
     python -m benchmarks.dynatune.record --models resnet18,transformer_encoder --target cuda
 
 Interrupt it at will: the same command goes on where it was. Operators share no programs (each is a family of its
-own), but one cost model: an operator profits from what the model learned on those before it.
+own), but one cost model: an operator profits from what the model learned on those before it. With `--budget 150s` for
+each model operators take turns, so that all have about as many trials when the time is up, however many that is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _SLOT_TRIALS = 8
 _PACKAGES = ("apache-tvm", "numpy", "xgboost-cpu")
 
 
-def record(model: str, seed: int, trials: int, work: Path, target: str = "cpu") -> Recording | None:
+def record(
+    model: str, seed: int, trials: int, work: Path, target: str = "cpu", budget: str | None = None
+) -> Recording | None:
     """Tune all operators of a zoo model, or go on with it; None if interrupted before the end."""
     folder = work / f"{model}-{seed}"
     load = os.getloadavg()
@@ -55,11 +58,12 @@ def record(model: str, seed: int, trials: int, work: Path, target: str = "cpu") 
             result = tune(
                 f"zoo:{model}",
                 folder,
-                scheduler="sequential",
+                scheduler="sequential" if budget is None else "round_robin",
                 search="diffusion",
                 seed=seed,
                 settings=settings,
                 target=target,
+                budget=budget,
                 callbacks=[_say],
             )
         if result.reason == "interrupted":
@@ -93,7 +97,7 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
         hardware = store.hardware(session.hardware)
         curves = tuple(_curves(store, session.id, similar))
         noisy = [trial.noisy for trial in store.trials(session=session.id)]
-    settings = session.options["settings"]
+    settings, budget = session.options["settings"], session.options["budget"]["seconds"]
     described = {
         "machine": hardware,
         "versions": {
@@ -102,7 +106,8 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
             **{name: version(name) for name in _PACKAGES},
         },
         "command": f"python -m benchmarks.dynatune.record --models {model} --trials {settings['most_trials']}"
-        + (f" --target {target}" if target != "cpu" else ""),
+        + (f" --target {target}" if target != "cpu" else "")
+        + (f" --budget {budget:g}" if budget is not None else ""),
         "date": datetime.fromtimestamp(session.created_at, UTC).isoformat(timespec="seconds"),
         "settings": settings,
         "session_seconds": session.elapsed,
@@ -182,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS), help="models of the zoo, with commas between them")
     parser.add_argument("--trials", type=int, default=128, help="for each operator")
+    parser.add_argument("--budget", help="for each model, such as 150s; without it only --trials ends a recording")
     parser.add_argument("--seeds", type=int, default=1, help="record each model so many times")
     parser.add_argument("--work", type=Path, help="where the sessions are kept")
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'; cuda's curves go beside the CPU's")
@@ -199,7 +205,7 @@ def main() -> None:
         for seed in range(options.seeds):
             for model in options.models.split(","):
                 print(f"{model}, seed {seed}", flush=True)
-                recording = record(model, seed, options.trials, work, options.target)
+                recording = record(model, seed, options.trials, work, options.target, options.budget)
                 if recording is None:
                     raise KeyboardInterrupt
                 print(f"wrote {recording.write(curves)}", flush=True)

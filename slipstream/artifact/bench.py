@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.baselines import Run, baseline
+from slipstream.artifact.baselines import baseline
 from slipstream.artifact.loaded import load
-from slipstream.errors import InputError
+from slipstream.errors import InputError, SlipstreamError
 from slipstream.frontends.inputs import random_inputs
 from slipstream.statistics import median_ranks
 from slipstream.target import available_cores
@@ -23,6 +23,15 @@ _BLOCK_SECONDS = 0.1
 _PAUSE_SECONDS = 0.02
 _LEAST_BLOCKS = 10
 _RESAMPLES = 2000
+
+
+class BaselineError(InputError):
+    """Another runtime cannot run the model, for a reason of its own."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        super().__init__(f"{name} cannot run this model ({said.strip()}): leave it out of --against")
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,14 @@ def bench(
     ours = compiled.on_device(feeds) if compiled.manifest.gpu else lambda: compiled(feeds)
     contenders: dict[str, Callable[[], Any]] = {OURS: ours}
     for name in dict.fromkeys(against):
-        run = baseline(name, compiled.manifest, model, feeds, threads)
-        _must_agree(name, run, list(compiled(feeds)))
+        try:
+            run = baseline(name, compiled.manifest, model, feeds, threads)
+            theirs = run()
+        except SlipstreamError:
+            raise
+        except Exception as error:  # whatever another runtime raises about a model is its own affair
+            raise BaselineError(name, error) from error
+        _must_agree(name, theirs, list(compiled(feeds)))
         contenders[name] = run
     blocks = interleave(contenders, seconds, np.random.default_rng(seed), progress)
     timings = tuple(_timing(name, samples) for name, samples in blocks.items())
@@ -132,9 +147,9 @@ def _ratio(name: str, ours: list[list[float]], theirs: list[list[float]]) -> Rat
     return Ratio(name, float(np.median(b) / np.median(a)), float(low), float(high))
 
 
-def _must_agree(name: str, run: Run, ours: list[Any]) -> None:
+def _must_agree(name: str, outputs: list[Any], ours: list[Any]) -> None:
     """A race between programs that compute different things says nothing."""
-    for mine, theirs in zip(ours, run(), strict=True):
+    for mine, theirs in zip(ours, outputs, strict=True):
         other = theirs if isinstance(theirs, np.ndarray) else theirs.cpu().numpy()
         scale = np.abs(other.astype(np.float64)).max(initial=0.0) or 1.0
         if not np.allclose(mine, other, rtol=1e-2, atol=1e-2 * scale, equal_nan=True):

@@ -45,6 +45,8 @@ class MeasureConfig:
 
     `batch` is how many built programs may wait for their run: building and running take turns, so a larger batch
     leaves fewer cores idle at the end of a building turn and holds more memory.
+
+    `gpus` are named as in `CUDA_VISIBLE_DEVICES`; without any, the first and all that are equal to it are used.
     """
 
     build_seconds: float = 30.0
@@ -53,6 +55,7 @@ class MeasureConfig:
     memory_bytes: int = field(default_factory=_default_memory)
     workers: int | None = None
     batch: int = 16
+    gpus: tuple[str, ...] = ()
     seed: int = 0
     tolerance: float = 1e-3
     racing: Racing = field(default_factory=Racing)

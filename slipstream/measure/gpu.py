@@ -1,7 +1,7 @@
-"""Measuring on this machine's GPU.
+"""Measuring on this machine's GPU, or on several that are equal.
 
-Programs are built on all cores while the device runs those that are built: a builder takes nothing from a kernel. So
-nothing waits for anything, and whoever supplies the programs can think about the next ones meanwhile.
+Programs are built on all cores while GPUs run those that are built: a builder takes nothing from a kernel. So nothing
+waits for anything, and whoever supplies the programs can think about the next ones meanwhile.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class _Flow:
     waiting: deque[Trial] = field(default_factory=deque)
     building: list[Trial] = field(default_factory=list)
     built: deque[Trial] = field(default_factory=deque)
-    running: Trial | None = None
+    running: list[Trial] = field(default_factory=list)
     exhausted: bool = False
 
     @property
     def trials(self) -> list[Trial]:
-        return [*self.building, *self.built, *([self.running] if self.running else [])]
+        return [*self.building, *self.built, *self.running]
 
 
 class GpuMeasurer(LocalMeasurer):
-    """As `LocalMeasurer`, on the GPU of `target`. A source of programs may yield None: nothing yet, ask again."""
+    """As `LocalMeasurer`, on the GPUs of `config`. A source of programs may yield None: nothing yet, ask again."""
 
     _runner: GpuRunner
 
@@ -75,10 +75,10 @@ class GpuMeasurer(LocalMeasurer):
                 except ServerLostError as lost:
                     yield from self._recover(flow.trials, flow.waiting, lost)
                     self._discard(flow.trials)
-                    flow.building, flow.built, flow.running = [], deque(), None
+                    flow.building, flow.built, flow.running = [], deque(), []
         finally:
-            if flow.running is not None:
-                self._runner.drain(flow.running)
+            for trial in flow.running:
+                self._runner.drain(trial)
             self._discard(flow.trials)
             for trial in flow.waiting:
                 self._known.pop(digest(trial.program), None)
@@ -109,17 +109,16 @@ class GpuMeasurer(LocalMeasurer):
 
     def _step(self, flow: _Flow) -> Iterator[Measurement]:
         """Wait until somebody has something to say, and take it in."""
-        if flow.running is None and flow.built:
-            yield from self._start(flow, flow.built.popleft())
+        yield from self._start(flow)
         workers = [trial.worker for trial in flow.building if trial.worker is not None]
-        device = [self._runner.device] if flow.running else []
-        speakers: list[Speaker] = [*workers, *device]
+        processes = [trial.gpu.process for trial in flow.running if trial.gpu is not None]
+        speakers: list[Speaker] = [*workers, *processes]
         ready = self._runner.server.poll(speakers, TICK_SECONDS)
-        running = flow.running
-        if running is not None and (device[0] in ready or self._runner.overdue(running)):
-            flow.running = None
-            measurement = self._runner.finish_run(running)
-            yield from self._end(running, self._runner.doubt(running, measurement, self._best(running)))
+        for trial, process in zip(list(flow.running), processes, strict=True):
+            if process in ready or self._runner.overdue(trial):
+                measurement = self._runner.doubt(trial, self._runner.finish_run(trial), self._best(trial))
+                flow.running.remove(trial)  # not before: should the server be lost, it has to be tried again
+                yield from self._end(trial, measurement)
         for trial in list(flow.building):
             outcome = self._advance(trial, trial.worker in ready)
             if trial.stage == "built":
@@ -133,12 +132,18 @@ class GpuMeasurer(LocalMeasurer):
                 if outcome is not None:
                     yield from self._finish(trial, outcome)
 
-    def _start(self, flow: _Flow, trial: Trial) -> Iterator[Measurement]:
-        failure = self._runner.start_run(trial, self._best(trial))
-        if failure is None:
-            flow.running = trial
-        else:
-            yield from self._end(trial, trial.failed(failure))
+    def _start(self, flow: _Flow) -> Iterator[Measurement]:
+        """Give every idle GPU something to run."""
+        busy = [trial.gpu for trial in flow.running]
+        idle = deque(gpu for gpu in self._runner.gpus if gpu not in busy)
+        while idle and flow.built:
+            trial = flow.built.popleft()
+            failure = self._runner.start_run(trial, idle[0], self._best(trial))
+            if failure is None:
+                flow.running.append(trial)
+                idle.popleft()
+            else:
+                yield from self._end(trial, trial.failed(failure))
 
     def _end(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
         self._runner.forget(trial)

@@ -1,4 +1,4 @@
-"""The process that has the GPU, as its owner sees it; `gpu_worker.py` is what it does.
+"""The process that has a GPU, as its owner sees it; `gpu_worker.py` is what it does.
 
 It is started afresh and not forked: CUDA does not work in a child of a process that has touched it, and whether some
 library of the parent did is hard to say. Starting takes seconds, so the next one is started before it is needed.
@@ -17,13 +17,14 @@ from pathlib import Path
 from slipstream.measure.channel import Channel
 from slipstream.measure.processes import End, last_lines
 
+WORKER = "slipstream.measure.gpu_worker"
 _PATIENCE = 5.0
 
 
 class GpuProcess:
-    """It answers `launch` and `launch_again` over `channel`, one at a time."""
+    """It answers `launch` and `launch_again` over `channel`, one at a time. Of all GPUs it sees `gpu` alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: str) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.is_new = True
@@ -31,12 +32,12 @@ class GpuProcess:
         fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slipstream.measure.gpu_worker", str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", WORKER, str(theirs.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": gpu},
             start_new_session=True,  # Ctrl-C is for the owner to handle
         )
         theirs.close()
@@ -66,3 +67,22 @@ class GpuProcess:
         self._process.wait()
         with contextlib.suppress(OSError):
             os.close(self._log)
+
+
+class HeldGpu:
+    """A GPU and the process that has it; after the first loss also a spare, for starting one takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.process = GpuProcess(name)
+        self._spare: GpuProcess | None = None
+
+    def replace(self) -> None:
+        """End the process that has the GPU; the next run gets a new one."""
+        self.process.close()
+        self.process, self._spare = self._spare or GpuProcess(self._name), GpuProcess(self._name)
+
+    def close(self) -> None:
+        self.process.close()
+        if self._spare is not None:
+            self._spare.close()

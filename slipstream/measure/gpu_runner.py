@@ -1,4 +1,4 @@
-"""The processes of a session on a GPU: builders that never touch CUDA, and one process that has the device."""
+"""The processes of a session on GPUs: builders that never touch CUDA, and for each GPU one process that has it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from slipstream.cuda_device import equal_gpus, find_devices, this_device
 from slipstream.measure.channel import ChannelClosedError
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.gpu_process import GpuProcess
+from slipstream.measure.gpu_process import HeldGpu
 from slipstream.measure.processes import ServerLostError
 from slipstream.measure.references import References
 from slipstream.measure.runner import Runner
@@ -30,27 +31,27 @@ _HALF_TOLERANCE = 16 * 2.0**-10
 
 
 class GpuRunner(Runner):
-    """A fork server for builders, and a worker that runs what they built, one program at a time.
+    """A fork server for builders, and on each GPU a worker that runs what they built, one program at a time.
 
     A kernel that reads a wrong address leaves its process unable to use the device at all, and one that hangs cannot
     be stopped: whatever goes wrong in a run, the process is replaced, and the next program finds a clean one.
     """
 
     def __init__(self, target: Target, references: References, config: MeasureConfig) -> None:
+        if not config.gpus:
+            this_device()  # says what to do where there is none
         super().__init__(target, references, config)
-        self._device: GpuProcess | None = GpuProcess()
-        self._spare: GpuProcess | None = None
+        self.gpus = [HeldGpu(name) for name in config.gpus or equal_gpus(find_devices())]
 
     def close(self) -> None:
         super().close()
-        for process in (self._device, self._spare):
-            if process is not None:
-                process.close()
-        self._device = self._spare = None
+        for gpu in self.gpus:
+            gpu.close()
 
     def restart(self) -> None:
         super().restart()
-        self.replace_device()  # what it may be running belongs to nobody any more
+        for gpu in self.gpus:
+            gpu.replace()  # what it may be running belongs to nobody any more
 
     def generate(self, trial: Trial) -> None:
         trial.library = str(self._scratch / f"{trial.worker.name if trial.worker else 0}.so")
@@ -61,27 +62,21 @@ class GpuRunner(Runner):
         assert self.server.scratch is not None
         return self.server.scratch
 
-    @property
-    def device(self) -> GpuProcess:
-        """The process that has the device."""
-        if self._device is None:
-            self._device, self._spare = self._spare or GpuProcess(), None
-        return self._device
-
-    def start_run(self, trial: Trial, best: float | None, *, keep: bool = False) -> Failure | None:
-        """Hand a built program to the device; why not, if its operator has no reference."""
+    def start_run(self, trial: Trial, gpu: HeldGpu, best: float | None, *, keep: bool = False) -> Failure | None:
+        """Hand a built program to a GPU; why not, if its operator has no reference."""
         operator = trial.program.operator
         self._references.wait(self.server)
         layout = self._references.layout(operator)
         if isinstance(layout, Failure):
             return layout
-        device = self.device
-        trial.stage = "running"
+        process = gpu.process
+        trial.gpu, trial.stage, trial.plain = gpu, "running", self._references.is_plain(operator)
         trial.run_began = time.monotonic()
-        trial.deadline = trial.run_began + self._config.run_seconds + (_CONTEXT_SECONDS if device.is_new else 0.0)
-        device.is_new = False
+        trial.deadline = trial.run_began + self._config.run_seconds + (_CONTEXT_SECONDS if process.is_new else 0.0)
+        process.is_new = False
         request = {
-            "operator": operator,
+            # Under this name a GPU keeps the operator's arguments: results computed anew are another operator's.
+            "operator": f"{operator} plain" if trial.plain else operator,
             "library": trial.library,
             "arena": f"/proc/{os.getpid()}/fd/{self._references.arena(operator)}",
             "layout": layout,
@@ -91,11 +86,11 @@ class GpuRunner(Runner):
             "keep": keep,
         }
         with suppress(ChannelClosedError):  # its end is noticed like any other
-            device.channel.send({"launch": request})
+            process.channel.send({"launch": request})
         return None
 
     def finish_run(self, trial: Trial) -> Measurement:
-        """What the device has to say about the program it was handed."""
+        """What the GPU has to say about the program it was handed."""
         answer = self._answer(trial)
         if isinstance(answer, Failure):
             return trial.failed(answer)
@@ -114,8 +109,8 @@ class GpuRunner(Runner):
         )
 
     def run(self, trial: Trial, best: float | None, *, keep: bool = False) -> Measurement:
-        """Run one program and wait for it."""
-        if failure := self.start_run(trial, best, keep=keep):
+        """Run one program, where it ran before or on the first GPU, and wait for it."""
+        if failure := self.start_run(trial, trial.gpu or self.gpus[0], best, keep=keep):
             return trial.failed(failure)
         self._wait(trial)
         return self.doubt(trial, self.finish_run(trial), best)
@@ -124,22 +119,26 @@ class GpuRunner(Runner):
         """Before a program is called wrong, its judge is questioned: the unscheduled function has the last word."""
         if measurement.failure is None or measurement.failure.kind is not FailureKind.WRONG_RESULT:
             return measurement
-        if not self._references.recompute_plainly(trial.program.operator, self.server):
+        if trial.plain:
             return measurement
-        self.replace_device()
+        # Nothing is done if another GPU's program was doubted meanwhile; it counts what the program was compared with.
+        self._references.recompute_plainly(trial.program.operator, self.server)
+        if isinstance(self._references.layout(trial.program.operator), Failure):
+            return measurement
         return self.run(trial, best)
 
     def sample(self, trial: Trial, number: int, repeat: int) -> list[float]:
         """More samples of a program that was kept; nothing if it fails now."""
         trial.deadline = time.monotonic() + self._config.run_seconds
         with suppress(ChannelClosedError):
-            self.device.channel.send({"launch_again": {"library": trial.library, "number": number, "repeat": repeat}})
+            request = {"library": trial.library, "number": number, "repeat": repeat}
+            _gpu_of(trial).process.channel.send({"launch_again": request})
         self._wait(trial)
         answer = self._answer(trial)
         return [] if isinstance(answer, Failure) else [float(seconds) for seconds in answer["samples"]]
 
     def drain(self, trial: Trial) -> None:
-        """Let the device finish a program whose result nobody waits for any more."""
+        """Let a GPU finish a program whose result nobody waits for any more."""
         with suppress(ServerLostError):
             self._wait(trial)
             self._answer(trial)
@@ -147,36 +146,37 @@ class GpuRunner(Runner):
     def overdue(self, trial: Trial) -> bool:
         return time.monotonic() > trial.deadline
 
-    def replace_device(self) -> None:
-        """End the process that has the device; the next run gets a new one."""
-        if self._device is not None:
-            self._device.close()
-        self._device, self._spare = self._spare or GpuProcess(), GpuProcess()
-
     def forget(self, trial: Trial) -> None:
         """The library of a finished trial is not needed any more."""
         if trial.library:
             Path(trial.library).unlink(missing_ok=True)
 
     def _wait(self, trial: Trial) -> None:
-        while self.device not in self.server.poll([self.device], 0.05) and not self.overdue(trial):
+        process = _gpu_of(trial).process
+        while process not in self.server.poll([process], 0.05) and not self.overdue(trial):
             pass
 
     def _answer(self, trial: Trial) -> dict[str, Any] | Failure:
-        device = self.device
-        if self.overdue(trial) and device not in self.server.poll([device], 0.0):
+        gpu = _gpu_of(trial)
+        process = gpu.process
+        if self.overdue(trial) and process not in self.server.poll([process], 0.0):
             failure = Failure(FailureKind.RUN_TIMEOUT, f"took longer than {self._config.run_seconds:g} s")
-            self.replace_device()
+            gpu.replace()
             return failure
         try:
-            answer = device.channel.receive(1.0)
+            answer = process.channel.receive(1.0)
         except (ChannelClosedError, TimeoutError):
-            failure = failure_of_end(device.end(), device.last_lines(), False, sys.maxsize)
-            self.replace_device()
+            failure = failure_of_end(process.end(), process.last_lines(), False, sys.maxsize)
+            gpu.replace()
             return failure
         if "failure" not in answer:
             return answer
-        failure = Failure(FailureKind(answer["failure"]), answer["message"], device.last_lines())
+        failure = Failure(FailureKind(answer["failure"]), answer["message"], process.last_lines())
         if failure.kind is not FailureKind.WRONG_RESULT:
-            self.replace_device()
+            gpu.replace()
         return failure
+
+
+def _gpu_of(trial: Trial) -> HeldGpu:
+    assert trial.gpu is not None
+    return trial.gpu

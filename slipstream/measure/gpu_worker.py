@@ -1,4 +1,4 @@
-"""What the process that has the GPU does: run one program after another for its owner, until that hangs up.
+"""What the process that has a GPU does: run one program after another for its owner, until that hangs up.
 
 Started by `gpu_process.py`, never by hand.
 """

@@ -1,4 +1,4 @@
-"""What the one process that has the GPU does: load a program, run it once, check it, and time it.
+"""What the one process that has a GPU does: load a program, run it once, check it, and time it.
 
 Inputs of an operator stay on the device for all its programs, and are compared after each: one that wrote where it must
 not would spoil them for the next.

@@ -115,13 +115,13 @@ def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Low
 
 
 def generate_library(lowered: Lowered, target: Target, path: str) -> None:
-    """A shared library of the kernels and what launches them; the process that loads it needs no compiler."""
+    """A shared library of the kernels, if any, and what launches them; who loads it needs no compiler."""
     from slipstream.artifact.linker import link
 
-    with target.tvm:
-        kernels = codegen_build(lowered.device, target.tvm)
     library = codegen_build(lowered.module, target.host.tvm)
-    library.import_module(kernels)
+    if lowered.device is not None:
+        with target.tvm:
+            library.import_module(codegen_build(lowered.device, target.tvm))
     tvm.runtime.Executable(library).export_library(path, fcompile=link)
 
 

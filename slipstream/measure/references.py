@@ -69,6 +69,10 @@ class References:
         """The descriptor of the operator's arena."""
         return self._known[operator].arena
 
+    def is_plain(self, operator: str) -> bool:
+        """Whether the operator's results are those of the unscheduled function."""
+        return self._known[operator].plain
+
     def recompute_plainly(self, operator: str, server: ForkServer) -> bool:
         """Replace the default program's results by the unscheduled function's; False if that was done already."""
         reference = self._known[operator]

@@ -6,6 +6,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+from slipstream.measure.gpu_process import HeldGpu
 from slipstream.measure.processes import End, WorkerProcess
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
@@ -18,6 +19,7 @@ class Trial:
     """State of a program between being taken up and being answered. `twins` wait for its result.
 
     It was built `built_after` seconds after it was taken up; its worker was `at_work` during so many of them.
+    On a GPU its `library` runs on `gpu`, and its results are compared with the unscheduled function's if `plain`.
     """
 
     program: Candidate
@@ -33,6 +35,8 @@ class Trial:
     built_after: float = 0.0
     fingerprint: str = ""
     library: str = ""
+    gpu: HeldGpu | None = None
+    plain: bool = False
     run_began: float = 0.0
     twins: list[Candidate] = field(default_factory=list)
 

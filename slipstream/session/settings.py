@@ -80,6 +80,9 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 # What differs on a GPU, whose programs are built on all cores while others run.
 ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
+# What DynaTune leaves out there: an operator too small to fill a GPU never gets as fast as its relatives, and would be
+# given one slot after another for it. See docs/gpu.md.
+_NOT_ON_GPU = ("potential",)
 
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -130,7 +133,10 @@ def make_settings(
     if unknown := set(others) - {field.name for field in fields(Settings)}:
         raise SettingsError(f"there is no setting {min(unknown)!r}; choose from the fields of Settings")
     settings = replace(settings, **others)
-    settings = replace(settings, without=_parts(settings.without))
+    without = _parts(settings.without)
+    if gpu and settings.scheduler == Settings.scheduler:
+        without = tuple(dict.fromkeys((*without, *_NOT_ON_GPU)))
+    settings = replace(settings, without=without)
     _check_names(settings)
     return settings
 

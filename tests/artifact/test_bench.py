@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from slipstream.artifact.bench import OURS, _ratio, _timing, interleave
+import slipstream
+from slipstream.artifact import bench
+from slipstream.artifact.bench import OURS, BaselineError, _ratio, _timing, interleave
 from slipstream.statistics import median_ranks
 
 
@@ -42,3 +46,18 @@ def test_interval_ranks_stay_inside_small_samples() -> None:
     for count in range(1, 30):
         low, high = median_ranks(count)
         assert 0 <= low <= high < count
+
+
+def test_what_another_runtime_raises_is_one_line_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(name: str, *_: object) -> object:
+        def run() -> None:
+            raise RuntimeError("backend='inductor' raised:\nshapes do not match\n\n")
+
+        return run
+
+    slipstream.compile("zoo:tiny_cnn", tmp_path / "out")
+    monkeypatch.setattr(bench, "baseline", failing)
+    with pytest.raises(BaselineError) as error:
+        bench.bench(tmp_path / "out", against=["torch.compile"], seconds=0.1)
+    assert str(error.value) == "torch.compile cannot run this model (shapes do not match): leave it out of --against"
+    assert error.value.name == "torch.compile"

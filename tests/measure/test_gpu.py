@@ -13,6 +13,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 import slipstream
 from slipstream.artifact.bench import bench
+from slipstream.cuda_device import equal_gpus, find_devices
 from slipstream.frontends.inputs import random_inputs
 from slipstream.graph.default_schedule import schedule_default
 from slipstream.measure import Candidate, FailureKind, GpuMeasurer, MeasureConfig, Measurement, reference_text
@@ -86,6 +87,21 @@ def test_bad_programs_are_told_apart_and_hurt_no_other(measurer: GpuMeasurer) ->
     kinds = {name: m.failure.kind for name, m in results.items() if m.failure is not None}
     assert kinds.pop("illegal") in (FailureKind.RUN_ERROR, FailureKind.CRASH)
     assert kinds == {"endless": FailureKind.RUN_TIMEOUT, "wrong": FailureKind.WRONG_RESULT}
+
+
+def test_two_processes_share_the_work() -> None:
+    """On one GPU, for want of a second: what is seen is that each runs its part, and right."""
+    operator = operators()[0]
+    space = Space(operator.key, operator.func, resolve_target("cuda"))
+    rng = np.random.default_rng(1)
+    drawn = [space.realize(space.draw(rng)) for _ in range(12)]
+    programs = [Candidate(operator.key, r.text, str(n)) for n, r in enumerate(drawn) if r is not None]
+    references = {operator.key: reference_text(operator.func)}
+    first = equal_gpus(find_devices())[0]
+    with GpuMeasurer(resolve_target("cuda"), references, MeasureConfig(gpus=(first, first))) as measurer:
+        results = list(measurer.measure(programs))
+        assert not any(gpu.process.is_new for gpu in measurer._runner.gpus)
+    assert [m.failure for m in results] == [None] * len(programs)
 
 
 def test_every_default_program_is_right(measurer: GpuMeasurer) -> None:

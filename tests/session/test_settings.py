@@ -16,6 +16,15 @@ def test_parts_left_out_come_back_from_json():
     assert settings.scheduler_options() == {"heed_potential": False}
 
 
+def test_on_a_gpu_dynatune_does_not_heed_the_potential_and_others_know_nothing_of_it():
+    assert make_settings().without == ()
+    assert make_settings(gpu=True).without == ("potential",)
+    assert make_settings(gpu=True, others={"without": ["potential", "guess"]}).without == ("potential", "guess")
+    for scheduler in ("ucb", "gradient"):
+        assert make_settings(gpu=True, scheduler=scheduler).without == ()
+    assert make_settings(gpu=True, preset="metaschedule").without == ()
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_changes_something(part: str):
     settings = make_settings(others={"without": [part]})
