@@ -128,12 +128,15 @@ def _grouped(result: Mapping[str, Any], key_of: Callable[[str, str], str]) -> li
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = ["| model | | ms | ONNX Runtime's ms | loses most in | µs | ONNX Runtime's µs | and gains most in | µs |"]
-    lines += ["| --- |" + " --- |" * 8]
+    lines = [
+        "| model | | ms | ONNX Runtime's | loses most in | µs | ONNX Runtime's | gains most in | µs | ONNX Runtime's |"
+    ]
+    lines += ["| --- |" + " --- |" * 9]
     for name, result in data.items():
         lost, won = by_kind(result)[0], by_kind(result)[-1]
         cells = [f"{1e3 * result['latency'][side]:.2f}" for side in (OURS, THEIRS)]
-        cells += [lost[0], f"{1e6 * lost[3]:.0f}", f"{1e6 * lost[4]:.0f}", won[0], f"{1e6 * (won[3] - won[4]):+.0f}"]
+        cells += _side_by_side(lost, lost[3] > lost[4])
+        cells += _side_by_side(won, won[3] < won[4])
         lines.append(f"| {name} | {'tuned' if result['tuned'] else 'untuned'} | {' | '.join(cells)} |")
     for name, result in data.items():
         sums = [1e3 * sum(row[3] for row in result[side]) for side in (OURS, THEIRS)]
@@ -151,6 +154,10 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
         found[f"{name}: loses in"] = what
         found[f"{name}: µs lost"] = f"{1e6 * (ours - theirs):.0f}"
     return found
+
+
+def _side_by_side(row: Row, wanted: bool) -> list[str]:
+    return [row[0], f"{1e6 * row[3]:.0f}", f"{1e6 * row[4]:.0f}"] if wanted else ["nothing", "", ""]
 
 
 def _table(title: str, rows: list[Row]) -> list[str]:
