@@ -10,13 +10,23 @@ import time
 from importlib import import_module
 
 from benchmarks.runner import QUICK, titles
+from slipstream.cuda_device import find_device
 
+ON_A_GPU = ("gpu", "gpu_layout")
 # Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.
 _REPLAYED = {"dynatune": ["summary", "--seeds", "1", "--slot-trials", "32", "--results", f"{QUICK}"]}
 
 
 def about_replayed(name: str) -> str:
     return (import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
+
+
+def possible_here(names: list[str]) -> list[str]:
+    """Those this machine can run; says which it cannot."""
+    left_out = [] if find_device() else [name for name in names if name in ON_A_GPU]
+    if left_out:
+        print(f"left out, for want of an NVIDIA GPU: {', '.join(left_out)}", flush=True)
+    return [name for name in names if name not in left_out]
 
 
 def run_quick(names: list[str]) -> None:
@@ -45,11 +55,10 @@ def main() -> None:
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}: choose from {', '.join(known)}")
-    chosen = options.names or list(known)
     if options.quick:
-        run_quick(chosen)
+        run_quick(options.names or possible_here(list(known)))
         return
-    for name in chosen:
+    for name in options.names or known:
         print(f"{name:18} {known[name]}")
 
 

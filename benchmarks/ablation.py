@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.runner import run
 from slipstream.statistics import median
 
-QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 15.0, "variants": "everything,no guess"}
+QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
 SCRATCH = "own_sketches"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,6 @@ Both are invisible where the page is rendered. A test fails while a page says so
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -74,8 +73,8 @@ def _page(name: str) -> tuple[str, str]:
 
 @cache
 def _numbers(name: str) -> Mapping[str, str]:
-    if name == "dynatune":
-        return quoted.numbers(json.loads((runner.RESULTS / "dynatune.json").read_text()))
+    if name in quoted.NAMES:
+        return quoted.numbers(name)
     raw = runner.read(name)
     if raw is None:
         raise SlipstreamError(f"benchmarks/results has no raw results of {name}: run python -m benchmarks.{name}")

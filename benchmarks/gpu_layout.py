@@ -1,40 +1,55 @@
-"""On a GPU, images laid out as NHWC against NCHW: the same model tuned for the same time both ways.
+"""On a GPU, images laid out as NHWC against NCHW (5 minutes, on a GPU).
 
-    python -m benchmarks.gpu_layout --models resnet18,mobilenet_v2 --budget 60s -o gpu_layout.json
-
-Preparation without its layout pass leaves convolutions as the model has them, which is NCHW. See docs/gpu.md.
+The same model is tuned for the same time both ways, one after the other. Preparation without its layout pass leaves
+convolutions as the model has them, which is NCHW. See docs/gpu.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import slipstream
+from benchmarks.runner import run
 from slipstream.cli.tvm_import import import_tvm_without_torch
 from slipstream.cuda_device import this_device
 from slipstream.session.budget import parse_duration
 
+QUICK = {"models": ["tiny_cnn"], "budget": "20s"}
+LAYOUTS = ("NHWC", "NCHW")
 
-def tune(model: str, layout: str, budget: float) -> dict[str, Any]:
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", default=["resnet18", "mobilenet_v2"])
+    parser.add_argument("--budget", default="60s", help="for each model in each layout")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    import_tvm_without_torch()
+    budget, device = parse_duration(options.budget), asdict(this_device())
+    for model in options.models:
+        runs: dict[str, Any] = {}
+        for layout in LAYOUTS:
+            with TemporaryDirectory(dir=options.work) as folder:
+                runs[layout] = tune(model, layout, budget, options.seed, Path(folder))
+            yield model, {"device": device, "budget_seconds": budget, "runs": runs}
+
+
+def tune(model: str, layout: str, budget: float, seed: int, folder: Path) -> dict[str, Any]:
     from slipstream.graph import prepare
 
     passes = prepare.PASSES
     if layout == "NCHW":
         prepare.PASSES = tuple(step for step in passes if step.name != "layout")
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            result = slipstream.tune(f"zoo:{model}", Path(folder) / "out", target="cuda", budget=budget)
+        result = slipstream.tune(f"zoo:{model}", folder / "out", target="cuda", budget=budget, seed=seed)
     finally:
         prepare.PASSES = passes
     return {
-        "model": model,
-        "layout": layout,
-        "budget_seconds": budget,
         "trials": result.trials,
         "start_latency": result.start_latency,
         "latency": result.latency,
@@ -43,25 +58,16 @@ def tune(model: str, layout: str, budget: float) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="resnet18,mobilenet_v2")
-    parser.add_argument("--budget", default="60s")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    options = parser.parse_args()
-    import_tvm_without_torch()
-    runs = []
-    for model in options.models.split(","):
-        for layout in ("NHWC", "NCHW"):
-            run = tune(model, layout, parse_duration(options.budget))
-            runs.append(run)
-            options.output.write_text(json.dumps({"device": asdict(this_device()), "runs": runs}) + "\n")
-            print(
-                f"{model} {layout}: {run['trials']} trials, sum of operators {1e3 * run['start_latency']:.3f} -> "
-                f"{1e3 * run['latency']:.3f} ms, whole model {1e3 * run['end_to_end']:.3f} ms",
-                flush=True,
-            )
+def markdown(data: Mapping[str, Any]) -> str:
+    lines = ["| model | layout | s of budget | trials | sum of operators, ms | whole model, ms |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    for model, result in data.items():
+        for layout, one in result["runs"].items():
+            before, after, whole = (f"{1e3 * one[key]:.3f}" for key in ("start_latency", "latency", "end_to_end"))
+            cells = [model, layout, f"{result['budget_seconds']:g}", f"{one['trials']}", f"{before} → {after}", whole]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    run(__name__)

@@ -1,50 +1,70 @@
-"""The tables of `benchmarks.gpu`, from its raw results alone.
-
-python -m benchmarks.gpu_table     # results/gpu_*.json -> results/gpu.md
-"""
+"""The tables and figures of `benchmarks.gpu`, from its raw results alone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import reached
-
-RESULTS = Path(__file__).parent / "results"
-
-# Name of a run -> what `benchmarks.gpu` wrote.
+# Name of a run -> what `benchmarks.gpu` measured.
 Runs = Mapping[str, Mapping[str, Any]]
 
 
-def read(folder: Path = RESULTS) -> Runs:
-    """The runs of a folder, by name; other benchmarks of GPUs keep their results there, too."""
-    found = {path.stem.removeprefix("gpu_"): json.loads(path.read_text()) for path in sorted(folder.glob("gpu_*.json"))}
-    return {name: run for name, run in found.items() if "ours" in run}
-
-
 def markdown(runs: Runs) -> str:
-    lines = ["# Tuning on a GPU", "", *_table(_tuning(runs))]
-    lines += ["", "## Sooner than the preset `metaschedule`", ""]
+    runs = dict(sorted(runs.items(), key=lambda item: _kind(item[1])))
+    devices = sorted({f"{run['device']['name']}, {run['cores']} cores" for run in runs.values()})
+    lines = [f"{'; '.join(devices)}.", "", *_table(_tuning(runs))]
+    lines += ["", "### Sooner than the preset", ""]
     lines += [
         "Seconds from the start of each command. A run without a preset of its own is held against another's.",
         "",
+        *_table(_sooner(runs)),
     ]
-    lines += _table(_sooner(runs))
-    lines += ["", "## Whole model against PyTorch, all as CUDA graphs", ""]
-    lines += ["Medians with 95 % intervals; above 1 the tuned model is faster.", "", *_table(_against(runs))]
+    lines += ["", "### Against PyTorch", ""]
+    lines += [
+        "Whole models, all as CUDA graphs: medians with 95 % intervals; above 1 the tuned model is faster.",
+        "",
+        *_table(_against(runs)),
+    ]
     return "\n".join(lines) + "\n"
 
 
+def numbers(runs: Runs) -> dict[str, str]:
+    """Where the preset's time goes, how far it gets, and how much the ends of runs on the same model differ."""
+    found: dict[str, str] = {}
+    ends: dict[str, list[float]] = {}
+    for name, run in runs.items():
+        ends.setdefault(" ".join(_kind(run)), []).append(run["ours"]["latency"])
+        if "preset" in run:
+            preset = run["preset"]
+            found[f"{name}: preset's search, %"] = f"{100 * preset['split']['search'] / preset['wall_seconds']:.0f}"
+            # Each has had its default program measured.
+            searched = sum(operator["trials"] > 1 for operator in preset["operators"])
+            found[f"{name}: operators the preset gets to"] = f"{searched} of {len(preset['operators'])}"
+    found |= {f"{kind}: slowest end to fastest": f"{max(of) / min(of):.2f}" for kind, of in ends.items() if len(of) > 1}
+    return found
+
+
+def reached(curve: list[tuple[float, float]], latency: float) -> float | None:
+    """When the sum over operators was first as low as this; None if it never was."""
+    return next((at for at, value in curve if value <= latency), None)
+
+
+def short_name(model: str) -> str:
+    return model.removeprefix("zoo:")
+
+
+def _kind(run: Mapping[str, Any]) -> tuple[str, str]:
+    """What is tuned, and in which type."""
+    return short_name(run["model"]), run["dtype"]
+
+
 def _tuning(runs: Runs) -> Iterator[list[str]]:
-    yield ["run", "dtype", "seed", "s of budget", "trials", "a second", "failed", "sum of operators, ms", "model, ms"]
+    yield ["run", "seed", "s of budget", "trials", "a second", "failed", "sum of operators, ms", "whole model, ms"]
     for name, run in runs.items():
         ours = run["ours"]
         yield [
             name,
-            _kind(run)[1],
-            str(run.get("seed", 0)),
+            str(run["seed"]),
             f"{ours['wall_seconds']:.0f} of {ours['budget_seconds']:.0f}",
             str(ours["trials"]),
             f"{ours['trials_per_second']:.1f}",
@@ -61,15 +81,14 @@ def _sooner(runs: Runs) -> Iterator[list[str]]:
             preset = theirs["preset"]
             there = reached(preset["curve"], preset["latency"])
             ours = reached(run["ours"]["curve"], preset["latency"])
-            assert there is not None
             yield [
                 name,
                 other,
                 f"{preset['trials']}; {preset['trials_per_second']:.1f}",
                 _ms(preset["latency"]),
-                f"{there:.0f}",
+                "nothing found" if there is None else f"{there:.0f}",
                 "never" if ours is None else f"{ours:.0f}",
-                "" if ours is None else f"{there / ours:.1f}",
+                "" if ours is None or there is None else f"{there / ours:.1f}",
             ]
 
 
@@ -80,19 +99,15 @@ def _presets(runs: Runs, name: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [(other, run) for other, run in runs.items() if "preset" in run and _kind(run) == _kind(runs[name])]
 
 
-def _kind(run: Mapping[str, Any]) -> tuple[str, str]:
-    """What is tuned, and in which type; the oldest results do not name it."""
-    return run["model"], run.get("dtype", "float32")
-
-
 def _against(runs: Runs) -> Iterator[list[str]]:
     yield ["run", "slipstream, ms", "against", "ms", "times as fast"]
     for name, run in runs.items():
         for bench in (run[key] for key in ("bench", "bench_then") if key in run):
-            timings = {timing["name"]: timing for timing in bench["timings"]}
+            timings = {timing["name"]: _interval(timing, 1e3, 3) for timing in bench["timings"]}
             for ratio in bench["ratios"]:
-                ours, theirs = (_interval(timings[side], 1e3, 3) for side in ("slipstream", ratio["against"]))
-                yield [name, ours, ratio["against"], theirs, _interval(ratio, 1, 2)]
+                yield [name, timings["slipstream"], ratio["against"], timings[ratio["against"]], _interval(ratio, 1, 2)]
+            for other in bench.get("failed", ()):
+                yield [name, timings["slipstream"], other, "fails", ""]
 
 
 def _table(rows: Iterator[list[str]]) -> list[str]:
@@ -107,8 +122,3 @@ def _ms(seconds: float) -> str:
 def _interval(row: Mapping[str, float], unit: float, digits: int) -> str:
     middle, low, high = (f"{unit * row[key]:.{digits}f}" for key in ("median", "low", "high"))
     return f"{middle} ({low} - {high})"
-
-
-if __name__ == "__main__":
-    (RESULTS / "gpu.md").write_text(markdown(read()))
-    print((RESULTS / "gpu.md").read_text(), end="")

@@ -44,7 +44,7 @@ from slipstream.target import Target, resolve_target  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
-QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budget": "15s", "seconds": 4.0, "processes": 1}
+QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budget": "20s", "seconds": 4.0, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 OUR_MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 PRESET_MINUTES = (1, 3, 10)

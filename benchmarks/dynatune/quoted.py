@@ -12,7 +12,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-NAMES = ("dynatune", "predictors", "real_run")
+# Replays of curves recorded on a CPU and on a GPU -> where `summary` left what came of them.
+_SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
+NAMES = (*_SUMMARIES, "predictors", "real_run")
 
 
 def page(name: str) -> str:
@@ -22,18 +24,22 @@ def page(name: str) -> str:
             return _predictors(list(csv.DictReader(file)))
     if name == "real_run":
         return _real_run(json.loads((RESULTS / "dynatune_real_run.json").read_text()))
-    return (RESULTS / "dynatune.md").read_text().partition("\n")[2]
+    return (_SUMMARIES[name] / "dynatune.md").read_text().partition("\n")[2]
 
 
-def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """Figures of dynatune.json."""
+def numbers(name: str) -> dict[str, str]:
+    """Figures that prose may quote: a summary's. The others have none."""
+    return _numbers(json.loads((_SUMMARIES[name] / "dynatune.json").read_text())) if name in _SUMMARIES else {}
+
+
+def _numbers(data: Mapping[str, Any]) -> dict[str, str]:
     found = {"inside 90 %": f"{100 * data['calibration']:.0f}", "forecasts": f"{data['forecasts']:,}"}
     for share, by_policy in data["times_faster"].items():
         for ours, others in by_policy.items():
             found |= {f"{ours} against {other}, {share}": f"{times:.2f}" for other, times in others.items()}
         found[f"times the oracle's time, {share}"] = f"{1 / by_policy['dynatune']['oracle']:.2f}"
-    near = data["times_the_oracle"]
-    for policy in ("informed", "dynatune", "gradient"):
+    near = data["times_the_oracle"]  # none where each model was recorded once
+    for policy in ("informed", "dynatune", "gradient") if near else ():
         times = {name: row[policy] for name, row in near.items()}
         found[f"{policy}: times the oracle's time"] = f"{geometric_mean(times.values()):.1f}"
         found[f"{policy}: least times the oracle's time"] = f"{min(times.values()):.1f}"

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from slipstream.graph.depthwise import find_border, share_rows
 from slipstream.graph.gpu_schedule import schedule_on_gpu
 from slipstream.graph.register_tile import choose_tile, useful_padding
 from slipstream.graph.schedule_blocks import (
@@ -30,7 +31,7 @@ from slipstream.graph.schedule_blocks import (
     split_by_kind,
     start_schedule,
 )
-from slipstream.graph.spread_loops import spread_blocks
+from slipstream.graph.spread_loops import spread_blocks, vectorize_registers
 from slipstream.target import Target
 
 _MOST_INLINED_LOADS = 8
@@ -104,7 +105,8 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     """Tile the block `anchor`, run its epilogue per tile, then spread what is left.
 
     Three levels: pieces for the cores, tiles that share what is in the cache, and one tile's sums in registers
-    through the whole reduction. The middle level is empty by default; it is there for the tuner.
+    through the whole reduction. The middle level is empty by default; it is there for the tuner. But a piece of a
+    depthwise convolution has some rows of the image and their border, which so never leaves the cache.
     """
     inline_cheap_blocks(sch)
     epilogue = find_epilogue(sch, anchor) or [sch.cache_write(anchor, 0, "global")]
@@ -112,10 +114,12 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     tile = choose_tile(sch, anchor, target)
     spatial, reductions = split_by_kind(sch, anchor)
     *rows, columns = spatial
+    border = find_border(sch, anchor)
+    shares = share_rows(sch, anchor, tile, target) if border is not None else [1] * len(rows)
     pieces, tiles, inner = [], [], []
     for axis, loop in enumerate(rows):
         own = [tile.rows] if axis == tile.row_axis else []
-        (piece, shared, *registers), _ = sample_split(sch, loop, [1, *own], target.vector_registers)
+        (piece, shared, *registers), _ = sample_split(sch, loop, [shares[axis], *own], target.vector_registers)
         pieces.append(piece)
         tiles.append(shared)
         inner += registers
@@ -132,6 +136,11 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     cores = sch.fuse(*pieces)
     for block in epilogue:
         sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
+    done = [anchor, *epilogue]
+    if border is not None:
+        sch.compute_at(border, cores, preserve_unit_loops=True)
+        vectorize_registers(sch, sch.get_loops(border)[-1], target)
+        done.append(border)
     sch.parallel(cores)
     unroll_and_vectorize(sch, inner)
     sch.unroll(reductions[-1])
@@ -142,7 +151,7 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
             unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
     init = sch.decompose_reduction(anchor, reductions[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
-    spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (anchor, init, *epilogue)})
+    spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (init, *done)})
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:

@@ -179,6 +179,21 @@ def test_pooling_reads_what_it_pools_without_a_padded_copy(target: Target, chann
     assert set(vectors(scheduled)) == ({np.gcd(channels, target.vector_lanes)} if channels > 7 else set())
 
 
+@pytest.mark.parametrize(("size", "stride", "channels"), [(14, 1, 64), (15, 2, 48), (56, 2, 32), (7, 1, 33)])
+def test_depthwise_convolutions_have_no_copy_of_the_image(
+    target: Target, size: int, stride: int, channels: int
+) -> None:
+    layout = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+    func = fused(
+        target,
+        lambda x, w: op.nn.relu(op.nn.conv2d(x, w, strides=stride, padding=1, groups=channels, **layout)),
+        (1, size, size, channels),
+        (channels, 3, 3, 1),
+    )
+    scheduled = check(func, target, inputs=2)
+    assert len(parallel(scheduled)) == 1
+
+
 def test_transpose_in_square_tiles(target: Target) -> None:
     x = te.placeholder((4, 32, 48), name="x")
     scheduled = check(lowered(x, topi.transpose(x, [0, 2, 1])), target)
