@@ -145,6 +145,8 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     for side in (UNTUNED, *_HEADINGS):
         if mean := _mean(data, side):
             found[f"mean {side}"] = f"{mean:.2f}"
+            each = [median(ratios(model["sides"], side)) for model in data.values() if _ran(model["sides"], side)]
+            found |= {f"least {side}": f"{min(each):.2f}", f"most {side}": f"{max(each):.2f}"}
         for name, model in data.items():
             if _ran(model["sides"], side):
                 found[f"{name} {side}"] = f"{median(ratios(model['sides'], side)):.2f}"
