@@ -26,7 +26,7 @@ def model_files(name: str, folder: Path) -> dict[str, str]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         if name.startswith(_LIGHT):
-            onnx.save(_light(name), str(folder / "source.onnx"))
+            onnx.save(light_model(name), str(folder / "source.onnx"))
             reference, facts = clean_onnx(folder / "source.onnx", {}, {})
         else:
             reference, facts = clean_onnx(zoo.build(name), {}, {}, disposable=True)
@@ -44,7 +44,7 @@ def model_files(name: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _light(name: str) -> Any:
+def light_model(name: str) -> Any:
     """A model of the onnx package with its constants folded and its weights, all alike as shipped, drawn at random."""
     path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
     reference, _ = clean_onnx(path, {}, {})
