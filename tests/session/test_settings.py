@@ -28,7 +28,7 @@ def test_on_a_gpu_dynatune_does_not_heed_the_potential_and_others_know_nothing_o
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_changes_something(part: str):
     settings = make_settings(others={"without": [part]})
-    told = part in ("followers", "news") or settings.scheduler_options()
+    told = part in ("own_sketches", "followers", "news") or settings.scheduler_options()
     assert told or DiffusionOptions.without(settings.without) != DiffusionOptions()
 
 
@@ -38,7 +38,7 @@ def test_ways_to_carry_over_are_left_out_one_by_one():
 
 
 @pytest.mark.parametrize(
-    ("without", "said"), [(["magic"], "no part 'magic'.*choose from relatives"), ("guess", "list")]
+    ("without", "said"), [(["magic"], "no part 'magic'.*choose from own_sketches"), ("guess", "list")]
 )
 def test_mistakes_say_what_to_do(without: object, said: str):
     with pytest.raises(SettingsError, match=said):
