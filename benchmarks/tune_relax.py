@@ -28,7 +28,7 @@ from benchmarks.runner import run
 
 STOCK, UNTUNED = "tvm tune_relax", "tvm untuned"
 _SIDES = (OURS, STOCK, UNTUNED, "onnxruntime")
-QUICK = {"models": ["tiny_cnn"], "trials": 2, "all_trials": 4, "budget": "10s", "processes": 1, "rounds": 3}
+QUICK = {"models": ["tiny_cnn"], "trials": 2, "all_trials": 2, "budget": "10s", "processes": 1, "rounds": 3}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.ablation import at, time_to
 from benchmarks.runner import run
 
-QUICK = {"first": "tiny_cnn", "model": "tiny_cnn", "first_budget": "20s", "budget": "20s"}
+QUICK = {"first": "tiny_cnn", "model": "tiny_cnn", "first_budget": "15s", "budget": "15s"}
 
 
 def goals(result: Mapping[str, Any]) -> dict[str, float]:
