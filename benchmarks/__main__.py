@@ -1,4 +1,4 @@
-"""Lists the benchmarks: `python -m benchmarks`. With --quick it runs a smaller version of each, in ten minutes."""
+"""Lists the benchmarks: `python -m benchmarks`. With --quick it runs a smaller version of each, in about ten."""
 
 from __future__ import annotations
 
