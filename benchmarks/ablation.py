@@ -21,11 +21,11 @@ from benchmarks.runner import run
 from slipstream.statistics import median
 
 QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
-SCRATCH = "own_sketches"
+WITH_OURS = "with our sketches"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},
-    "with our sketches": {"settings": {"without": []}},
+    WITH_OURS: {},
     "no relatives": {"settings": {"without": ["relatives"]}},
     "families by sequence": {"settings": {"families": "sequence"}},
     "families by sketch": {"settings": {"families": "sketch"}},
@@ -51,8 +51,8 @@ def from_scratch(name: str) -> dict[str, Any]:
     """The options of a variant that begins from scratch, unless our sketches are what it is about."""
     chosen = VARIANTS[name]
     settings = {"without": [], **chosen.get("settings", {})}
-    if name != "with our sketches":
-        settings["without"] = [SCRATCH, *settings["without"]]
+    if name != WITH_OURS:
+        settings["without"] = ["own_sketches", *settings["without"]]
     return {**chosen, "settings": settings}
 
 
@@ -122,6 +122,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
+    part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
     runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
     result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
     free = SimpleQueue[tuple[int, ...]]()
@@ -129,7 +130,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         free.put(tuple(range(n * options.cores, (n + 1) * options.cores)) if options.at_a_time > 1 else ())
 
     def tune(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
-        folder, cores = options.work / options.model / f"{name.replace(' ', '-')}-{seed}", free.get()
+        folder, cores = options.work / part.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}", free.get()
         how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
         chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
         ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
@@ -142,7 +143,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
             name, seed, row = done.result()
             runs[name][str(seed)] = row
-            yield options.model if options.target == "cpu" else f"{options.model} on {options.target}", result
+            yield part, result
 
 
 if __name__ == "__main__":

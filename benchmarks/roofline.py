@@ -21,7 +21,6 @@ from benchmarks.runner import run
 QUICK = {"models": ["tiny_cnn"], "budget": "20s"}
 SIZES = tuple(2**power for power in (16, 18, 20, 22, 24, 26, 29))  # bytes; the last is what doctor measures
 _SECONDS = 0.5  # of measuring each bandwidth
-_TILES = {"winograd2": 2, "winograd4": 4}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +78,12 @@ def forms_of(operator: Any) -> dict[str, dict[str, int]]:
     """Form -> FLOPs and bytes of a call; the empty name is the direct form."""
     import tvm
 
+    from slipstream.graph.forms import DIRECT, TILES
     from slipstream.graph.winograd_form import find_convolution
 
-    forms = {"": {"flops": operator.flops, "bytes": operator.bytes}}
+    forms = {DIRECT: {"flops": operator.flops, "bytes": operator.bytes}}
     convolution = find_convolution(tvm.ir.load_json(operator.module)["main"])
-    for form, tile in _TILES.items() if convolution is not None else ():
+    for form, tile in TILES.items() if convolution is not None else ():
         weights = convolution.weight_bytes(tile)
         products = convolution.tiles(tile) * weights // 4
         plain = convolution.weight_bytes(1)  # 3 x 3 of them, as they are

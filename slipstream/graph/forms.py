@@ -20,7 +20,8 @@ from slipstream.graph.winograd_schedule import NEAR_BYTES, schedule_winograd
 from slipstream.target import Target
 
 DIRECT = ""
-_TILES = {"winograd2": 2, "winograd4": 4}
+# Outputs to a side of a tile, by form.
+TILES = {"winograd2": 2, "winograd4": 4}
 
 # Larger tiles save more multiplications but take more weights, and those come from far away in a running model. Fewer
 # pixels of an image than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
@@ -62,7 +63,7 @@ def direct_start(func: tirx.PrimFunc, target: Target) -> Start | None:
 
 def winograd_starts(func: tirx.PrimFunc, target: Target) -> list[Start]:
     """All our sketches in Winograd's form."""
-    starts = [_winograd_start(func, form, by_tiles, target) for form in _TILES for by_tiles in (True, False)]
+    starts = [_winograd_start(func, form, by_tiles, target) for form in TILES for by_tiles in (True, False)]
     return [start for start in starts if start is not None]
 
 
@@ -70,7 +71,7 @@ def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc
     """`func` in the form of that name; None if it has none. On a GPU there is only the direct one."""
     if form == DIRECT:
         return func
-    return winograd_form(func, _TILES[form], target) if form in _TILES and target.gpu is None else None
+    return winograd_form(func, TILES[form], target) if form in TILES and target.gpu is None else None
 
 
 def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:
@@ -92,10 +93,10 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     form = next((form for form, fewest in _FEWEST_PIXELS.items() if pixels >= fewest), DIRECT)
     if form == DIRECT:
         return None
-    tiles = convolution.tiles(_TILES[form])
+    tiles = convolution.tiles(TILES[form])
     # Whatever is larger, transformed, is better shared out than read by every core; weights in the cache are no matter.
     by_tiles = tiles > convolution.filters or (
-        convolution.weight_bytes(_TILES[form]) <= NEAR_BYTES and tiles >= _TILES_PER_CORE * target.threads
+        convolution.weight_bytes(TILES[form]) <= NEAR_BYTES and tiles >= _TILES_PER_CORE * target.threads
     )
     return _winograd_start(func, form, by_tiles, target)
 

@@ -145,8 +145,9 @@ def test_every_form_computes_what_the_operator_does(number: int) -> None:
         Convolution(9, 9, 16, 16, groups=16),
         Convolution(9, 9, 16, 16, dtype="float16"),
         Convolution(9, 9, 16, 16, constant=False),
+        Convolution(9, 9, 16, 2),
     ],
-    ids=["stride", "5x5", "1x1", "dilation", "groups", "float16", "weight is an input"],
+    ids=["stride", "5x5", "1x1", "dilation", "groups", "float16", "weight is an input", "no vector of filters"],
 )
 def test_other_convolutions_stay_as_they_are(other: Convolution) -> None:
     func = function(other)
