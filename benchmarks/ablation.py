@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.runner import run
+from slipstream.errors import SlipstreamError
 from slipstream.statistics import median
 
 QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
@@ -82,7 +83,7 @@ def markdown(data: Mapping[str, Any]) -> str:
             pairs = [(runs[seed], whole[seed]) for seed in whole if seed in runs]
             if not pairs:
                 continue  # still to come
-            cells = [_spread([at(run, s) / at(full, s) for run, full in pairs]) for s in (half, budget)]
+            cells = [_spread([_ratio(at(run, s), at(full, s)) for run, full in pairs]) for s in (half, budget)]
             cells.append(_spread([at(run, budget) / run["curve"][0][1] for run, _ in pairs]))
             there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
             reached = ", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there)
@@ -94,7 +95,14 @@ def _seeds(count: int) -> str:
     return f"{count} seeds" if count > 1 else "one seed"
 
 
+def _ratio(latency: float, whole: float) -> float:
+    """Infinite where an operator had no program yet, and nothing to compare with where the whole method had none."""
+    return latency / whole if math.isfinite(whole) else math.nan
+
+
 def _spread(ratios: list[float]) -> str:
+    if not all(map(math.isfinite, ratios)):
+        return "not all begun"
     return f"{median(ratios):.3f}" + (f" ({min(ratios):.3f} - {max(ratios):.3f})" if len(ratios) > 1 else "")
 
 
@@ -133,15 +141,22 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         folder, cores = options.work / part.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}", free.get()
         how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
         chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
-        ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
-        free.put(cores)
+        try:
+            ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
+            row = ended.to_json()
+        finally:
+            free.put(cores)
         print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
-        return name, seed, ended.to_json()
+        return name, seed, row
 
     with ThreadPoolExecutor(options.at_a_time) as pool:
         seeds = range(options.seed, options.seed + options.seeds)
         for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
-            name, seed, row = done.result()
+            try:
+                name, seed, row = done.result()
+            except SlipstreamError as error:
+                print(error, flush=True)  # the others are worth having
+                continue
             runs[name][str(seed)] = row
             yield part, result
 
