@@ -77,8 +77,8 @@ def _tuning(runs: Runs) -> Iterator[list[str]]:
 def _sooner(runs: Runs) -> Iterator[list[str]]:
     yield ["run", "preset of", "its trials; a second", "it ends at, ms", "is there after", "ours after", "times sooner"]
     for name, run in runs.items():
-        for other, theirs in _presets(runs, name):
-            preset = theirs["preset"]
+        for other in _beside(runs, name):
+            preset = runs[other]["preset"]
             there = reached(preset["curve"], preset["latency"])
             ours = reached(run["ours"]["curve"], preset["latency"])
             yield [
@@ -92,11 +92,11 @@ def _sooner(runs: Runs) -> Iterator[list[str]]:
             ]
 
 
-def _presets(runs: Runs, name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The preset's run beside this one, or else those on the same model in the same type."""
+def _beside(runs: Runs, name: str) -> list[str]:
+    """The run with a preset that this one is held against: itself, or else the latest on the same model and type."""
     if "preset" in runs[name]:
-        return [(name, runs[name])]
-    return [(other, run) for other, run in runs.items() if "preset" in run and _kind(run) == _kind(runs[name])]
+        return [name]
+    return [other for other, run in runs.items() if "preset" in run and _kind(run) == _kind(runs[name])][-1:]
 
 
 def _against(runs: Runs) -> Iterator[list[str]]:
