@@ -154,7 +154,7 @@ class Session:
         return max((1 - self.tracks.by_key[key].history[-1] / best for key, best in heard.items()), default=0.0)
 
     def _hear(self, track: Track) -> None:
-        """The operator has just been tuned with all that its relatives know."""
+        """The operator is about to be tuned with all that its relatives know by now."""
         bests = {key: self.tracks.by_key[key].history[-1] for key, _ in self.kin.get(track.key, ())}
         self._heard[track.key] = {key: best for key, best in bests.items() if math.isfinite(best)}
 
@@ -185,6 +185,7 @@ class Session:
     def ask(self, key: str) -> tuple[int, Question]:
         """The number of an operator's next slot, and all that its search has to know."""
         room, slot = self.rooms[key], self._next_slot
+        self._hear(self.tracks.by_key[key])
         self.snapshot.current = key
         self.snapshot.doing = "searching"
         self._tell("slot", operator=key, name=room.operator.name, slot=slot)
@@ -226,7 +227,6 @@ class Session:
         self._learn(room, realized)
         self._spent("train", started)
         track.end_slot(exhausted=not realized)
-        self._hear(track)
         gained = self._gain(track)
         started = self._clock()
         self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
@@ -417,6 +417,8 @@ class Session:
         track.spend(slot.search_seconds)
         if is_default(slot):
             self._default_slots[slot.slot] = slot.operator
+        else:
+            self._hear(track)
         for trial in trials.values():  # in the order they were measured
             program = self._program(slot.operator, trial.program)
             if program is not None:
@@ -429,7 +431,6 @@ class Session:
             self._settle_default(track)
         else:
             track.end_slot(exhausted=not slot.programs)
-            self._hear(track)
 
     def _go_on(self, slot: SlotRecord) -> None:
         """Measure what is left of a slot that was interrupted."""

@@ -11,7 +11,7 @@ from slipstream.measure.types import Candidate, Measurement
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.store import Store
-from tests.session.synthetic import SyntheticMeasurer, play
+from tests.session.synthetic import SyntheticMeasurer, make_session, open_session, play
 
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 1000, "in_flight": 3}
 
@@ -85,3 +85,16 @@ def test_what_was_in_flight_goes_on(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer)
     assert session.tracks.trials == 60
     assert reason == "all trials are used"
+
+
+def test_what_a_relative_finds_while_a_slot_is_under_way_is_still_news(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        session = make_session(store, open_session(store, **QUICK), ManyCores(), Budget(trials=20))
+        session.run()
+        key, ((other, _), *_) = next((key, kin) for key, kin in session.kin.items() if kin)
+        slot, _ = session.ask(key)
+        relative = session.tracks.by_key[other]
+        relative.history.append(relative.history[-1] / 2)
+        session.open(slot, key, [], 0.0)
+        session.finish(slot, key, [])
+        assert session._news(session.tracks.by_key[key]) == 0.5
