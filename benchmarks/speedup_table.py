@@ -11,6 +11,7 @@ import numpy as np
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
 _SAME = 1.01  # as fast as: within one per cent
+_MINUTES = (1, 3, 10)
 
 
 def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
@@ -26,6 +27,23 @@ def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
     return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
+def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
+    """Latency of ours to the preset's after so many minutes, the median of each process and seed."""
+    stages = result["stages"]
+
+    def then(side: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = stages.get(f"{side} {minutes:g} min") or stages[f"{side} end"]
+        return found
+
+    theirs = then("preset")["blocks"]
+    return [
+        median(a / b for a, b in zip(mine, other, strict=False))
+        for side in result["sides"]
+        if side != "preset"
+        for mine, other in zip(then(side)["blocks"], theirs, strict=True)
+    ]
+
+
 def markdown(models: Mapping[str, Any]) -> str:
     lines = ["Seconds to a model as fast (within 1 %) as the preset's at its end. Ours: each seed.", ""]
     lines += ["| model | preset's end | preset is there | ours is there | times sooner than its end | than itself |"]
@@ -38,6 +56,14 @@ def markdown(models: Mapping[str, Any]) -> str:
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
         cells = [f"{end:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours), f"{end / median(ours):.1f}"]
         lines.append(f"| {model} | {' | '.join([*cells, _quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
+    lines += ["", "### After the same time", ""]
+    lines += ["Latency of our model to that of the preset's, each compiled with what was known by then."]
+    lines += ["In brackets the lowest and the highest median of a process: how its memory lies makes a difference.", ""]
+    lines += ["| model | " + " | ".join(f"{minutes} min" for minutes in _MINUTES) + " |"]
+    lines += ["| --- |" + " --- |" * len(_MINUTES)]
+    for model, result in models.items():
+        cells = [_range(by_process(result, minutes)) for minutes in _MINUTES]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
     for model, result in models.items():
         lines += [
             "",
@@ -120,3 +146,7 @@ def _last(result: Mapping[str, Any], to: str) -> list[float]:
 def _quartiles(values: Sequence[float]) -> str:
     low, high = np.quantile(values, [0.25, 0.75])
     return f"{median(values):.3f} ({low:.3f} - {high:.3f})"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{median(values):.3f} ({min(values):.3f} - {max(values):.3f})"
