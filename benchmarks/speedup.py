@@ -1,13 +1,13 @@
-"""How much sooner than MetaSchedule's algorithm our compiled model is as fast as its final one (2 hours).
+"""How much sooner than MetaSchedule's algorithm our compiled model is as fast as its final one (3 hours).
 
 Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
   preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
-  ours    `slipstream tune` at its defaults, for the budget, once for each seed.
-Both measure our default programs first and may keep them. Then the model is compiled with what each side knew at some
-times up to ten minutes and at its end, with the default programs alone, and with the best of the programs that the
-preset's search itself found. These artifacts and ONNX Runtime run interleaved. Time counts from the start of the
+  ours    `slipstream tune` at its defaults, a session for every budget and seed.
+Both measure our default programs first and may keep them. Then the model is compiled with what the preset knew after
+some minutes, with the default programs alone, and with the best of the programs that the preset's search itself found.
+These artifacts, those of the sessions and ONNX Runtime run interleaved. Time counts from the start of the
 command to the verified artifact: import, preparation, search, training, settling, compiling. A session that exists is
-not run again; an interrupted one goes on. Takes half an hour a model.
+not run again; an interrupted one goes on. Takes 40 minutes a model.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from slipstream.artifact.loaded import load  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
 from slipstream.frontends.inputs import random_inputs  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
+from slipstream.session.budget import parse_duration  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
 from slipstream.store import TrialRecord  # noqa: E402
 from slipstream.target import Target, resolve_target  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
-QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budget": "20s", "seconds": 4.0, "processes": 1}
+QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budgets": ["20s"], "seconds": 4.0, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
-OUR_MINUTES = (0.25, 0.5, 1, 2, 3, 5, 10)
 PRESET_MINUTES = (1, 3, 10)
 _TIME = "time-apart"
 
@@ -54,12 +54,12 @@ _TIME = "time-apart"
 def compile_stages(
     model: Any, prepared: Any, target: Target, sides: Mapping[str, EndedSession], work: Path
 ) -> dict[str, Any]:
-    """Artifacts of what each side knew at each time; name -> where, and after how many seconds it would be there."""
+    """Name -> an artifact, and after how many seconds it was or would have been there."""
     stages: dict[str, Any] = {}
 
-    def write(name: str, seconds: float, best: Mapping[str, TrialRecord], side: EndedSession) -> None:
+    def write(name: str, seconds: float, best: Mapping[str, TrialRecord]) -> None:
         path = work / "stages" / name.replace(" ", "-")
-        programs = {key: side.program(trial) for key, trial in best.items()}
+        programs = {key: preset.program(trial) for key, trial in best.items()}
         shutil.rmtree(path, ignore_errors=True)
         write_artifact(
             model, lambda: prepared, target, path, program=schedule_with(programs, target), threads=target.threads
@@ -67,13 +67,16 @@ def compile_stages(
         stages[name] = {"path": path, "seconds": seconds}
 
     preset = sides["preset"]
-    write("untuned", 0.0, {}, preset)
-    write(PRESET_OWN, preset.seconds, preset.best(defaults=False), preset)
+    write("untuned", 0.0, {})
+    write(PRESET_OWN, preset.seconds, preset.best(defaults=False))
+    for seconds in (60.0 * minutes for minutes in PRESET_MINUTES):
+        if seconds < max(preset.ended.values()):
+            write(f"preset {seconds / 60:g} min", seconds + preset.finishing, preset.best(seconds))
     for name, side in sides.items():
-        for seconds in (60.0 * minutes for minutes in (PRESET_MINUTES if side is preset else OUR_MINUTES)):
-            if seconds < max(side.ended.values(), default=0.0):
-                write(f"{name} {seconds / 60:g} min", seconds + side.finishing, side.best(seconds), side)
-        stages[f"{name} end"] = {"path": side.directory.model, "seconds": side.seconds}
+        stages[name if name.endswith(" min") else f"{name} end"] = {
+            "path": side.directory.model,
+            "seconds": side.seconds,
+        }
     return stages
 
 
@@ -94,7 +97,9 @@ def compare(
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()
     }
-    return {"stages": rows, "sides": {name: side.to_json() for name, side in sides.items()}}
+    ended = {name: side.to_json() for name, side in sides.items()}
+    shorter = {name: ended.pop(name) for name in list(ended) if name.endswith(" min")}
+    return {"stages": rows, "sides": ended, "shorter": shorter}
 
 
 def time_apart(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:
@@ -118,7 +123,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
     parser.add_argument("--population", type=int, help="of the preset's search, unless it is MetaSchedule's own")
-    parser.add_argument("--budget", default="5m", help="ours")
+    parser.add_argument("--budgets", nargs="+", default=["30s", "1m", "3m", "10m"], help="ours, the longest last")
     parser.add_argument("--seconds", type=float, default=90.0, help="for running the artifacts")
     parser.add_argument("--processes", type=int, default=5, help="that run the artifacts, one after the other")
 
@@ -132,8 +137,11 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         preset: dict[str, Any] = {"preset": "metaschedule", "settings": settings}
         sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
         for seed in range(options.seed, options.seed + options.seeds):
-            ours = f"ours-{seed}"
-            sides[ours] = tune_apart(f"zoo:{model}", work / ours, seed=seed, budget=options.budget)
+            for budget in options.budgets:
+                last = budget == options.budgets[-1]
+                name = f"ours-{seed}" if last else f"ours-{seed} {parse_duration(budget) / 60:g} min"
+                folder = work / name.replace(" ", "-")
+                sides[name] = tune_apart(f"zoo:{model}", folder, seed=seed, budget=budget)
         yield model, compare(model, sides, work, options.seconds, options.processes)
 
 
