@@ -1,7 +1,7 @@
 """Fills the tables and figures of README.md and docs/ from the committed raw results: `python -m benchmarks.docs`.
 
-    <!-- table: store -->            what `benchmarks.store` has before its first heading, and where it comes from;
-    <!-- end -->                     `store#resnet18` is the part below that heading
+    <!-- table: store -->            what `benchmarks.store` has before its first heading, and where it comes from,
+    <!-- end -->                     once a page; `store#resnet18` is the part below that heading
     <!--store:best ms-->0.05<!--/--> a figure of its `numbers`, in running text
 
 Both are invisible where the page is rendered. A test fails while a page says something else than the raw results.
@@ -29,15 +29,15 @@ _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 
 
 def table(name: str, heading: str | None) -> str:
-    """The part of a benchmark's page below that heading, or before the first one, and where it comes from."""
-    page, source = _page(name)
+    """The part of a benchmark's page below that heading, or before the first one."""
+    page, _ = _page(name)
     if not page:
         return f"*Not measured yet: `python -m benchmarks.{name}`.*"
     parts = _HEADING.split(page)
     sections = {None: parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
     if heading not in sections:
         raise SlipstreamError(f"benchmarks/results/{name}.md has no heading {heading!r}")
-    return "\n\n".join(part for part in (sections[heading].strip(), source) if part)
+    return sections[heading].strip()
 
 
 def figure(name: str, key: str) -> str:
@@ -49,12 +49,21 @@ def figure(name: str, key: str) -> str:
 
 def filled(page: str) -> str:
     """The page with what the raw results say in every table and figure; examples in code stay as they are."""
-    parts = CODE.split(page)
-    return "".join(part if n % 2 else _filled(part) for n, part in enumerate(parts))
+    parts, told = CODE.split(page), set[str]()
+    return "".join(part if n % 2 else _filled(part, told) for n, part in enumerate(parts))
 
 
-def _filled(text: str) -> str:
-    text = TABLE.sub(lambda m: f"{m[0].partition(chr(10))[0]}\n{table(m['name'], m['heading'])}\n<!-- end -->", text)
+def _filled(text: str, told: set[str]) -> str:
+    """`told` are the benchmarks of which the page has said where their results come from."""
+
+    def with_source(found: re.Match[str]) -> str:
+        name = found["name"]
+        source = "" if name in told else _page(name)[1]
+        told.add(name)
+        body = "\n\n".join(part for part in (table(name, found["heading"]), source) if part)
+        return f"{found[0].partition(chr(10))[0]}\n{body}\n<!-- end -->"
+
+    text = TABLE.sub(with_source, text)
     return FIGURE.sub(lambda m: f"<!--{m['name']}:{m['key']}-->{figure(m['name'], m['key'])}<!--/-->", text)
 
 
