@@ -40,6 +40,11 @@ def table(name: str, heading: str | None) -> str:
     return sections[heading].strip()
 
 
+def source(name: str) -> str:
+    """Where the results of a benchmark come from."""
+    return _page(name)[1]
+
+
 def figure(name: str, key: str) -> str:
     known = _numbers(name)
     if key not in known:
@@ -58,9 +63,9 @@ def _filled(text: str, told: set[str]) -> str:
 
     def with_source(found: re.Match[str]) -> str:
         name = found["name"]
-        source = "" if name in told else _page(name)[1]
+        parts = [table(name, found["heading"]), "" if name in told else source(name)]
         told.add(name)
-        body = "\n\n".join(part for part in (table(name, found["heading"]), source) if part)
+        body = "\n\n".join(part for part in parts if part)
         return f"{found[0].partition(chr(10))[0]}\n{body}\n<!-- end -->"
 
     text = TABLE.sub(with_source, text)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
-from slipstream.schedulers.gains import Gains
+from slipstream.schedulers.by_gain import ByGain
+from slipstream.schedulers.eligible import highest
 from slipstream.schedulers.types import OperatorState, SchedulerError
 
 
-class UCB:
+@dataclass(kw_only=True)
+class UCB(ByGain):
     """Picks the operator with the highest `potential * (gain + latency * sqrt(c * ln t) / (slots + 1))`.
 
     Units. The paper adds seconds (the gain) to a pure number (the bonus), so its schedule depends on the unit of
@@ -28,35 +29,18 @@ class UCB:
     constant gamma, made as tight as it can be.
     """
 
-    def __init__(
-        self,
-        *,
-        seed: int,
-        slot_trials: int,
-        peak_flops: float,
-        c: float = 0.5,
-        curve: str = "log_power",
-        sampler: str = "importance",
-        count_followers: bool = True,
-        share_curves: bool = True,
-        heed_potential: bool = True,
-    ) -> None:
-        if not c >= 0:
-            raise SchedulerError(f"c, the weight of exploration, is 0 or more, not {c}")
-        self.c = c
-        belief = Belief(peak_flops=peak_flops, slot_trials=slot_trials, seed=seed, curve=curve, sampler=sampler)
-        self.gains = Gains(
-            belief, count_followers=count_followers, share_curves=share_curves, heed_potential=heed_potential
-        )
+    c: float = 0.5
 
-    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
-        candidates = unfinished(operators)
-        if not candidates:
-            return None
-        if cold := warming_up(candidates):
-            return fewest_slots(cold).key
+    def __post_init__(self) -> None:
+        if not self.c >= 0:
+            raise SchedulerError(f"c, the weight of exploration, is 0 or more, not {self.c}")
+        super().__post_init__()
+
+    def choose(
+        self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int
+    ) -> OperatorState:
         bounds = self.bounds(candidates, operators, slot)
-        return highest(candidates, lambda operator: bounds[operator.key]).key
+        return highest(candidates, lambda operator: bounds[operator.key])
 
     def bounds(
         self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int

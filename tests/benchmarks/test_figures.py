@@ -93,8 +93,11 @@ def _prose(page: str) -> str:
 def test_a_wrong_figure_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "figure", lambda name, key: f"{name} {key}")
     monkeypatch.setattr(docs, "table", lambda name, heading: f"{name} below {heading}")
-    page = "It takes <!--store:best ms-->{}<!--/--> ms.\n<!-- table: speedup#a b -->\n{}\n<!-- end -->\n"
-    page, right = page.format(7, "old"), page.format("store best ms", "speedup below a b")
+    monkeypatch.setattr(docs, "source", lambda name: f"of {name}")
+    page = "It takes <!--store:best ms-->{}<!--/--> ms.\n" + 2 * "<!-- table: speedup#a b -->\n{}\n<!-- end -->\n"
+    # Where it comes from is said once.
+    right = page.format("store best ms", "speedup below a b\n\nof speedup", "speedup below a b")
+    page = page.format(7, "old", "older")
     assert docs.filled(page) == right == docs.filled(right)
     assert docs.filled(f"```\n{page}```\n") == f"```\n{page}```\n"
 

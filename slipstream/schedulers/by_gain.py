@@ -1,0 +1,56 @@
+"""What the policies that weigh expected gains have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slipstream.belief import Belief
+from slipstream.schedulers.eligible import fewest_slots, unfinished, warming_up
+from slipstream.schedulers.gains import Gains
+from slipstream.schedulers.types import OperatorState
+
+
+@dataclass(kw_only=True)
+class ByGain(ABC):
+    """Warms every operator up, then chooses by the gains that a belief expects; what is switched is in `Gains`."""
+
+    seed: int
+    slot_trials: int
+    peak_flops: float
+    curve: str = "log_power"
+    sampler: str = "importance"
+    count_followers: bool = True
+    share_curves: bool = True
+    heed_potential: bool = True
+    gains: Gains = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        belief = Belief(
+            peak_flops=self.peak_flops,
+            slot_trials=self.slot_trials,
+            seed=self.seed,
+            curve=self.curve,
+            sampler=self.sampler,
+        )
+        self.gains = Gains(
+            belief,
+            count_followers=self.count_followers,
+            share_curves=self.share_curves,
+            heed_potential=self.heed_potential,
+        )
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        candidates = unfinished(operators)
+        if not candidates:
+            return None
+        if cold := warming_up(candidates):
+            return fewest_slots(cold).key
+        return self.choose(candidates, operators, slot).key
+
+    @abstractmethod
+    def choose(
+        self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int
+    ) -> OperatorState:
+        """One of the `candidates`; `operators` are all there are."""
