@@ -48,3 +48,13 @@ def test_the_default_program_races_once_and_not_alone():
     settle_near_ties(_session({"default": 1.0, "near": 1.01}), race, {}, 10.0)
     assert race.raced == ["default", "near"]
     assert settle_near_ties(_session({"default": 1.0, "slow": 1.5}), race, {}, 10.0) == 0
+
+
+def test_without_time_to_race_a_default_program_that_is_hardly_slower_stays():
+    race, winners = _Race("near"), {"op": SimpleNamespace(origin="near")}
+    assert settle_near_ties(_session({"default": 1.0, "near": 0.97}), race, winners, 0.0) == 0
+    assert winners["op"].origin == "default"
+    winners = {"op": SimpleNamespace(origin="fast")}
+    settle_near_ties(_session({"default": 1.0, "fast": 0.9}), race, winners, 0.0)
+    assert winners["op"].origin == "fast"
+    assert race.raced == []
