@@ -29,11 +29,12 @@ def markdown(runs: Runs) -> str:
 
 
 def numbers(runs: Runs) -> dict[str, str]:
-    """Where the preset's time goes, how far it gets, and how much the ends of runs on the same model differ."""
+    """Operators' times; where the preset's time goes, how far it gets; how much runs on the same model differ."""
     found: dict[str, str] = {}
     ends: dict[str, list[float]] = {}
     for name, run in runs.items():
         ends.setdefault(" ".join(_kind(run)), []).append(run["ours"]["latency"])
+        found |= {f"{name}: {o['name']}, µs": f"{1e6 * o['best']:.1f}" for o in run["ours"]["operators"]}
         if "preset" in run:
             preset = run["preset"]
             found[f"{name}: preset's search, %"] = f"{100 * preset['split']['search'] / preset['wall_seconds']:.0f}"
