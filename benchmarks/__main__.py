@@ -1,4 +1,4 @@
-"""Lists the benchmarks: `python -m benchmarks`. With --quick it runs a smaller version of each, in about ten."""
+"""Lists the benchmarks: `python -m benchmarks`. --quick runs a smaller version of each, in about ten minutes."""
 
 from __future__ import annotations
 

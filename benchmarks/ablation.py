@@ -45,6 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradient for DynaTune": {"scheduler": "gradient"},
     "the preset metaschedule": {"preset": "metaschedule"},
 }
+ON_A_CPU_ALONE = (WITH_OURS, "no potential")  # elsewhere there are no sketches of ours, and no potential
 _NEAR = 1.05
 
 
@@ -112,7 +113,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     for model, result in data.items():
         for name, runs in result["runs"].items():
             left = [at(run, result["budget"]) / run["curve"][0][1] for run in runs.values()]
-            if left:
+            if left and all(map(math.isfinite, left)):
                 found[f"{model}: {name}"] = f"{median(left):.3f}"
     return found
 
@@ -124,14 +125,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each run")
     parser.add_argument("--at-a-time", type=int, default=1, help="runs at a time, each on cores of its own")
     parser.add_argument("--cores", type=int, default=2, help="cores of each, where several run at a time")
-    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--variants", help="names with commas between [all that make a difference on the target]")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
     part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
-    runs: dict[str, dict[str, Any]] = {name: {} for name in options.variants.split(",")}
+    possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
+    runs: dict[str, dict[str, Any]] = {name: {} for name in (options.variants or ",".join(possible)).split(",")}
     result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
     free = SimpleQueue[tuple[int, ...]]()
     for n in range(options.at_a_time):

@@ -59,7 +59,7 @@ _TOP = 4
 
 def record(count: int, seed: int) -> None:
     """Measure `count` random programs of each operator, and keep their features and times."""
-    from slipstream.cli.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_import import import_tvm_without_torch
 
     import_tvm_without_torch()
     import tvm

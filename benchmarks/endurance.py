@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
 

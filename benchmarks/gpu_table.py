@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,7 +35,9 @@ def numbers(runs: Runs) -> dict[str, str]:
     ends: dict[str, list[float]] = {}
     for name, run in runs.items():
         ends.setdefault(" ".join(_kind(run)), []).append(run["ours"]["latency"])
-        found |= {f"{name}: {o['name']}, µs": f"{1e6 * o['best']:.1f}" for o in run["ours"]["operators"]}
+        operators = run["ours"]["operators"]
+        often = Counter(operator["name"] for operator in operators)
+        found |= {f"{name}: {o['name']}, µs": f"{1e6 * o['best']:.1f}" for o in operators if often[o["name"]] == 1}
         if "preset" in run:
             preset = run["preset"]
             found[f"{name}: preset's search, %"] = f"{100 * preset['split']['search'] / preset['wall_seconds']:.0f}"
@@ -78,7 +81,8 @@ def _tuning(runs: Runs) -> Iterator[list[str]]:
 def _sooner(runs: Runs) -> Iterator[list[str]]:
     yield ["run", "preset of", "its trials; a second", "it ends at, ms", "is there after", "ours after", "times sooner"]
     for name, run in runs.items():
-        for other in _beside(runs, name):
+        other = _beside(runs, name)
+        if other is not None:
             preset = runs[other]["preset"]
             there = reached(preset["curve"], preset["latency"])
             ours = reached(run["ours"]["curve"], preset["latency"])
@@ -93,11 +97,12 @@ def _sooner(runs: Runs) -> Iterator[list[str]]:
             ]
 
 
-def _beside(runs: Runs, name: str) -> list[str]:
+def _beside(runs: Runs, name: str) -> str | None:
     """The run with a preset that this one is held against: itself, or else the latest on the same model and type."""
     if "preset" in runs[name]:
-        return [name]
-    return [other for other, run in runs.items() if "preset" in run and _kind(run) == _kind(runs[name])][-1:]
+        return name
+    found = [other for other, run in runs.items() if "preset" in run and _kind(run) == _kind(runs[name])]
+    return found[-1] if found else None
 
 
 def _against(runs: Runs) -> Iterator[list[str]]:

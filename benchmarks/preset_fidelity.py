@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
 

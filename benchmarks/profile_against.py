@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    from slipstream.cli.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_import import import_tvm_without_torch
 
     import_tvm_without_torch()
     import slipstream

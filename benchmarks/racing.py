@@ -36,7 +36,7 @@ EVERYTHING = Racing(
 
 def record(count: int, seed: int) -> dict[str, Any]:
     """Time `count` random programs of each operator at length."""
-    from slipstream.cli.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_import import import_tvm_without_torch
 
     import_tvm_without_torch()
     from benchmarks.candidates import pick_operators, sample_programs

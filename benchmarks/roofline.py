@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     models = ["resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder"]
     parser.add_argument("--models", nargs="+", default=models)
     parser.add_argument("--budget", default="3m")
-    parser.add_argument("--sessions", type=Path, help="folder that has MODEL/ours-0, instead of tuning")
+    parser.add_argument("--sessions", type=Path, help="take FOLDER/MODEL/tuned, instead of tuning")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -38,7 +38,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     target = resolve_target("cpu")
     for model in options.models:
         if options.sessions:
-            session = EndedSession(options.sessions / model / "ours-0")
+            session = EndedSession(options.sessions / model / "tuned")
         else:
             chosen = {"budget": options.budget, "seed": options.seed}
             session = tune_apart(f"zoo:{model}", options.work / model, **chosen)

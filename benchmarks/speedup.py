@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
-from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
 
@@ -51,9 +51,11 @@ PRESET_MINUTES = (1, 3, 10)
 _TIME = "time-apart"
 
 
-def compile_stages(
-    model: Any, prepared: Any, target: Target, sides: Mapping[str, EndedSession], work: Path
-) -> dict[str, Any]:
+Sides = Mapping[str, EndedSession]
+"""Name -> a session. The longest ones are "preset" and "ours-SEED"; shorter ones of ours have their minutes added."""
+
+
+def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shorter: Sides, work: Path) -> Any:
     """Name -> an artifact, and after how many seconds it was or would have been there."""
     stages: dict[str, Any] = {}
 
@@ -70,22 +72,17 @@ def compile_stages(
     write("untuned", 0.0, {})
     write(PRESET_OWN, preset.seconds, preset.best(defaults=False))
     for seconds in (60.0 * minutes for minutes in PRESET_MINUTES):
-        if seconds < max(preset.ended.values()):
+        if seconds < max(preset.ended.values(), default=0.0):
             write(f"preset {seconds / 60:g} min", seconds + preset.finishing, preset.best(seconds))
-    for name, side in sides.items():
-        stages[name if name.endswith(" min") else f"{name} end"] = {
-            "path": side.directory.model,
-            "seconds": side.seconds,
-        }
+    for name, side in [*shorter.items(), *((f"{name} end", side) for name, side in sides.items())]:
+        stages[name] = {"path": side.directory.model, "seconds": side.seconds}
     return stages
 
 
-def compare(
-    model: str, sides: Mapping[str, EndedSession], work: Path, seconds: float, processes: int
-) -> dict[str, Any]:
+def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float, processes: int) -> dict[str, Any]:
     target = resolve_target("cpu")
     loaded = load_model(f"zoo:{model}")
-    stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, work)
+    stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, shorter, work)
     paths = {name: str(stage["path"]) for name, stage in stages.items()}
     blocks: dict[str, list[list[float]]] = {}
     for seed in range(processes):
@@ -97,9 +94,8 @@ def compare(
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()
     }
-    ended = {name: side.to_json() for name, side in sides.items()}
-    shorter = {name: ended.pop(name) for name in list(ended) if name.endswith(" min")}
-    return {"stages": rows, "sides": ended, "shorter": shorter}
+    told = [{name: side.to_json() for name, side in some.items()} for some in (sides, shorter)]
+    return {"stages": rows, "sides": told[0], "shorter": told[1]}
 
 
 def time_apart(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:
@@ -135,14 +131,17 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         if options.population:
             settings |= {"population": options.population, "slot_trials": options.trials}
         preset: dict[str, Any] = {"preset": "metaschedule", "settings": settings}
+        shorter: dict[str, EndedSession] = {}
         sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
         for seed in range(options.seed, options.seed + options.seeds):
-            for budget in options.budgets:
-                last = budget == options.budgets[-1]
-                name = f"ours-{seed}" if last else f"ours-{seed} {parse_duration(budget) / 60:g} min"
-                folder = work / name.replace(" ", "-")
-                sides[name] = tune_apart(f"zoo:{model}", folder, seed=seed, budget=budget)
-        yield model, compare(model, sides, work, options.seconds, options.processes)
+            name = f"ours-{seed}"
+            ended = {
+                budget: tune_apart(f"zoo:{model}", work / f"{name}-{budget}", seed=seed, budget=budget)
+                for budget in options.budgets
+            }
+            sides[name] = ended.pop(options.budgets[-1])
+            shorter |= {f"{name} {parse_duration(budget) / 60:g} min": side for budget, side in ended.items()}
+        yield model, compare(model, sides, shorter, work, options.seconds, options.processes)
 
 
 if __name__ == "__main__":

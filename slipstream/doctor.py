@@ -209,7 +209,7 @@ def _check_exclusive() -> Iterator[Problem]:
 
 
 def _check_linker() -> Iterator[Problem]:
-    from slipstream.artifact.linker import find_linker
+    from slipstream.linker import find_linker
 
     if find_linker() is None:
         yield Problem(

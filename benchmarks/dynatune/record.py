@@ -1,7 +1,7 @@
 """Record how tuning every operator of some models goes, each apart from the others.
 
     python -m benchmarks.dynatune.record                                     # hours; needs a quiet machine
-    python -m benchmarks.dynatune.record --models tiny_cnn --trials 16 --curves /tmp/curves
+    python -m benchmarks.dynatune.record --models tiny_cnn --trials 16 --curves build/curves
     python -m benchmarks.dynatune.record --models resnet18,transformer_encoder --target cuda
 
 Interrupt it at will: the same command goes on where it was. Operators share no programs (each is a family of its
@@ -198,7 +198,7 @@ def main() -> None:
     on_gpu = options.target != "cpu"
     curves = options.curves or (GPU_CURVES if on_gpu else CURVES)
     work = options.work or Path("build/dynatune_gpu" if on_gpu else "build/dynatune")
-    from slipstream.cli.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_import import import_tvm_without_torch
 
     import_tvm_without_torch()
     try:

@@ -12,7 +12,6 @@ from typing import Any
 
 import slipstream
 from slipstream.artifact.directory import check_destination, replace_directory
-from slipstream.artifact.linker import link
 from slipstream.artifact.loaded import open_executor
 from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, checksum
 from slipstream.artifact.verify import verification_inputs, verify
@@ -20,6 +19,7 @@ from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
+from slipstream.linker import link
 from slipstream.target import Target, resolve_target
 
 Progress = Callable[[str], None]

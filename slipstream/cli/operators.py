@@ -16,7 +16,7 @@ from slipstream.cli.options import (
     shape_option,
     target_option,
 )
-from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.tvm_import import import_tvm_without_torch
 
 _STAGES = ("import", "prepare", "extract")
 

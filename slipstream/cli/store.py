@@ -162,9 +162,9 @@ def check(path: Path, output: Path | None, upgrade: bool) -> None:
 @one_line_errors
 def export(path: Path, directory: Path, hardware: str | None) -> None:
     """Write the trials of one piece of hardware to DIRECTORY as a MetaSchedule JSON database."""
-    from slipstream.cli.tvm_import import import_tvm_without_torch
     from slipstream.store import Store
     from slipstream.store.metaschedule import export_metaschedule
+    from slipstream.tvm_import import import_tvm_without_torch
 
     with Store.open(path, read_only=True) as opened:
         machine = _the_hardware(opened, hardware)
@@ -189,9 +189,9 @@ def import_command(path: Path, directory: Path, hardware: str | None) -> None:
     A database does not say which machine it was made on. Its records become those of no known machine, unless
     --hardware says on which of the store's they were measured.
     """
-    from slipstream.cli.tvm_import import import_tvm_without_torch
     from slipstream.store import Store
     from slipstream.store.metaschedule import import_metaschedule, require_files
+    from slipstream.tvm_import import import_tvm_without_torch
 
     require_files(directory)
     with Store.open(path) as opened:

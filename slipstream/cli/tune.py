@@ -22,7 +22,7 @@ from slipstream.cli.options import (
     target_option,
     threads_option,
 )
-from slipstream.cli.tvm_import import import_tvm_without_torch
+from slipstream.tvm_import import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult

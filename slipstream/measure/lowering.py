@@ -116,7 +116,7 @@ def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Low
 
 def generate_library(lowered: Lowered, target: Target, path: str) -> None:
     """A shared library of the kernels, if any, and what launches them; who loads it needs no compiler."""
-    from slipstream.artifact.linker import link
+    from slipstream.linker import link
 
     library = codegen_build(lowered.module, target.host.tvm)
     if lowered.device is not None:

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from zlib import crc32
 
-from slipstream.artifact.linker import link
+from slipstream.linker import link
 from slipstream.measure.arena import aligned, numpy_type
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.limits import limit_memory

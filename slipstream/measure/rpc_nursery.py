@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from slipstream.cli.tvm_import import import_tvm_without_torch
 from slipstream.measure.rpc_tracker import DeviceError
+from slipstream.tvm_import import import_tvm_without_torch
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0

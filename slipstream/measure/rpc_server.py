@@ -24,8 +24,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from slipstream.cli.tvm_import import import_tvm_without_torch
 from slipstream.measure.rpc_nursery import die_with_parent
+from slipstream.tvm_import import import_tvm_without_torch
 
 _GRACE_S = 1.0
 _POLLRDHUP = 0x2000

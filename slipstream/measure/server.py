@@ -165,7 +165,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # NVRTC may leave an idle thread behind. It holds nothing that a builder needs, and is not there in one.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
-    from slipstream.cli.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_import import import_tvm_without_torch
 
     began = time.monotonic()
     import_tvm_without_torch()

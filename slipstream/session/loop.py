@@ -149,7 +149,7 @@ class Session:
         return {f.key: f.latency for f in followers if not f.slot_ends and math.isfinite(f.latency)}
 
     def _news(self, track: Track) -> float:
-        """By what share a relative has improved since this operator last had a slot."""
+        """By what share a relative has improved since this operator's last slot was asked for."""
         heard = self._heard.get(track.key, {})
         return max((1 - self.tracks.by_key[key].history[-1] / best for key, best in heard.items()), default=0.0)
 

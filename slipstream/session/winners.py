@@ -51,13 +51,11 @@ def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program
     the best stays. Changes `winners`; the number of operators that raced.
     """
     settle = getattr(measurer, "settle", None)
-    if settle is None:
-        return 0
     deadline = session.elapsed + seconds
     rng = np.random.default_rng(session.settings.seed)
     decided = 0
     for track in sorted(session.tracks.by_key.values(), key=lambda t: -t.latency if math.isfinite(t.latency) else 0):
-        if session.elapsed >= deadline:
+        if settle is None or session.elapsed >= deadline:
             if (default := _near_default(session, track.key)) is not None:
                 winners[track.key] = default
             continue

@@ -112,9 +112,10 @@ class Work:
             reason = session.run()
             self.store.update_session(record.id, elapsed=session.elapsed, status="interrupted")
             winners = best_programs(session)
-            if reason != "interrupted":
+            interrupted = reason == "interrupted"
+            if not interrupted:
                 session.phase("settle")
-                settle_near_ties(session, measurer, winners, _SETTLE_SHARE * session.elapsed)
+            settle_near_ties(session, measurer, winners, 0.0 if interrupted else _SETTLE_SHARE * session.elapsed)
         return self._finish(session, reason, winners)
 
     def _peak_flops(self) -> float:

@@ -79,3 +79,7 @@ def test_a_side_is_there_with_its_first_artifact_within_one_per_cent():
     assert speedup_table.reached(result, "ours-0", "preset end") == 125
     assert speedup_table.reached(result, "preset", "preset end") == 900
     assert speedup_table.reached(result, "ours-0", "preset own") == float("inf")
+    # After a minute both have a model of then; after ten, ours and the preset's that were there no later.
+    assert speedup_table.by_process(result, 1) == [0.51, 0.51]
+    assert speedup_table.by_process(result, 10) == []
+    assert speedup_table.by_process(result, 15) == [0.9, 0.9]

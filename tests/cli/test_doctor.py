@@ -118,7 +118,7 @@ def test_what_else_is_missing_and_a_busy_machine(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(_site(tmp_path, {}, _NO_TVM))
     monkeypatch.setattr(doctor, "_requirements", lambda: ["numpy>=2", "no-such-distribution>=1,<2"])
     monkeypatch.setattr(doctor, "_OLDEST_PYTHON", (99, 0))
-    monkeypatch.setattr("slipstream.artifact.linker.find_linker", lambda: None)
+    monkeypatch.setattr("slipstream.linker.find_linker", lambda: None)
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     report = doctor.examine(measure=False)
     python, missing, linker, _ = report.problems

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import slipstream
-from slipstream.artifact import linker
+from slipstream import linker
 from slipstream.errors import BuildError
 from tests.conftest import small_model
 
