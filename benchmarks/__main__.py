@@ -1,4 +1,4 @@
-"""Lists the benchmarks: `python -m benchmarks`. --quick runs a smaller version of each, in about ten minutes."""
+"""Lists the benchmarks: `python -m benchmarks`. --quick runs a smaller version of each, in about nine minutes."""
 
 from __future__ import annotations
 
