@@ -133,7 +133,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
     possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
-    runs: dict[str, dict[str, Any]] = {name: {} for name in (options.variants or ",".join(possible)).split(",")}
+    names = options.variants.split(",") if options.variants else possible
+    runs: dict[str, dict[str, Any]] = {name: {} for name in names}
     result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
     free = SimpleQueue[tuple[int, ...]]()
     for n in range(options.at_a_time):

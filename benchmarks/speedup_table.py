@@ -13,6 +13,10 @@ PRESET_END, PRESET_OWN = "preset end", "preset own"
 _SAME = 1.01  # as fast as: within one per cent
 _MINUTES = (1, 3, 10)
 _OVERRUN = 1.1  # a session of ten minutes may take a little longer
+_AFTER_THE_SAME_TIME = """\
+Latency of our model to that of the preset's. Ours is the end of a session of that length; the preset's is
+compiled with the best it had measured by then, and what its session takes to finish comes on top.
+In brackets the lowest and the highest median of a process: how its memory lies makes a difference."""
 
 
 def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
@@ -59,12 +63,7 @@ def markdown(models: Mapping[str, Any]) -> str:
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
         cells = [f"{end:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours), f"{end / median(ours):.1f}"]
         lines.append(f"| {model} | {' | '.join([*cells, _quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
-    lines += ["", "### After the same time", ""]
-    lines += [
-        "Latency of our model to that of the preset's. Ours is the end of a session of that length; the preset's is"
-    ]
-    lines += ["compiled with the best it had measured by then, and what its session takes to finish comes on top."]
-    lines += ["In brackets the lowest and the highest median of a process: how its memory lies makes a difference.", ""]
+    lines += ["", "### After the same time", "", _AFTER_THE_SAME_TIME, ""]
     lines += ["| model | " + " | ".join(f"{minutes} min" for minutes in _MINUTES) + " |"]
     lines += ["| --- |" + " --- |" * len(_MINUTES)]
     for model, result in models.items():
