@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.runner import run
+from benchmarks.spread import with_range
 from slipstream.errors import SlipstreamError
 from slipstream.statistics import median
 
@@ -60,36 +61,52 @@ def from_scratch(name: str) -> dict[str, Any]:
 
 def at(run: Mapping[str, Any], seconds: float) -> float:
     """Sum of operators after `seconds` of a run."""
-    return min((latency for when, latency in run["curve"] if when <= seconds), default=math.inf)
+    return min((latency for when, latency, *_ in run["curve"] if when <= seconds), default=math.inf)
 
 
 def time_to(run: Mapping[str, Any], latency: float) -> float:
-    return min((when for when, reached in run["curve"] if reached <= latency), default=math.inf)
+    return min((when for when, reached, *_ in run["curve"] if reached <= latency), default=math.inf)
+
+
+def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
+    """The ratio of both when they had measured as many programs: what is left of it without the machine's pace."""
+    most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
+    both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
+    return _ratio(*both)
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    """The tables, from raw results alone.
-
-    A ratio is to the whole method's run with the same seed. What is left of the untuned latency is a run's own: the
-    default programs are the same in all, so that takes out some of what the machine did meanwhile.
-    """
+    """The tables, from raw results alone. A ratio is to the whole method's run with the same seed."""
     lines: list[str] = []
     for model, result in data.items():
         whole = result["runs"]["everything"]
         budget, half = result["budget"], result["budget"] / 2
         lines += ["", f"{model}, {budget:g} s, {_seeds(len(whole))}:", ""]
-        lines += [f"| variant | latency after {half:g} s | after {budget:g} s | left of untuned | s to within 5 % |"]
-        lines += ["| --- | --- | --- | --- | --- |"]
+        heads = [
+            f"latency after {half:g} s",
+            f"after {budget:g} s",
+            "after as many trials",
+            "trials",
+            "within 5 % after, s",
+        ]
+        lines += [f"| variant | {' | '.join(heads)} |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
         for name, runs in result["runs"].items():
             pairs = [(runs[seed], whole[seed]) for seed in whole if seed in runs]
             if not pairs:
                 continue  # still to come
-            cells = [_spread([_ratio(at(run, s), at(full, s)) for run, full in pairs]) for s in (half, budget)]
-            cells.append(_spread([at(run, budget) / run["curve"][0][1] for run, _ in pairs]))
+            cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]
+            counted = all(len(point) > 2 for pair in pairs for side in pair for point in side["curve"])
+            cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted else "")
+            cells.append(", ".join(str(run["trials"]) for run, _ in pairs))
             there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
-            reached = ", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there)
-            lines.append(f"| {name} | {' | '.join(cells)} | {reached} |")
+            cells.append(", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there))
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def ratios_at(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float) -> list[float]:
+    return [_ratio(at(run, seconds), at(full, seconds)) for run, full in pairs]
 
 
 def _seeds(count: int) -> str:
@@ -104,17 +121,18 @@ def _ratio(latency: float, whole: float) -> float:
 def _spread(ratios: list[float]) -> str:
     if not all(map(math.isfinite, ratios)):
         return "not all begun"
-    return f"{median(ratios):.3f}" + (f" ({min(ratios):.3f} - {max(ratios):.3f})" if len(ratios) > 1 else "")
+    return with_range(ratios)
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """What is left of the untuned latency, median over seeds."""
+    """The ratio to the whole method's at the end of the budget, median over seeds."""
     found = {}
     for model, result in data.items():
+        whole = result["runs"]["everything"]
         for name, runs in result["runs"].items():
-            left = [at(run, result["budget"]) / run["curve"][0][1] for run in runs.values()]
-            if left and all(map(math.isfinite, left)):
-                found[f"{model}: {name}"] = f"{median(left):.3f}"
+            ratios = ratios_at(((runs[seed], whole[seed]) for seed in whole if seed in runs), result["budget"])
+            if ratios and all(map(math.isfinite, ratios)):
+                found[f"{model}: {name}"] = f"{median(ratios):.2f}"
     return found
 
 
@@ -134,6 +152,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
     possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
     names = options.variants.split(",") if options.variants else possible
+    if unknown := set(names) - set(VARIANTS):
+        raise SlipstreamError(f"no variant is called {', '.join(unknown)}: there are {', '.join(VARIANTS)}")
     runs: dict[str, dict[str, Any]] = {name: {} for name in names}
     result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
     free = SimpleQueue[tuple[int, ...]]()

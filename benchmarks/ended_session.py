@@ -89,22 +89,21 @@ class EndedSession:
             return math.inf
         return sum(self.weights[key] * trial.median for key, trial in best.items())
 
-    def curve(self) -> Iterator[tuple[float, float]]:
-        """(seconds, sum of operators) at the end of each slot, from the first that leaves no operator without."""
+    def curve(self) -> Iterator[tuple[float, float, int]]:
+        """(seconds, sum of operators, programs measured) by slots, from the first that leaves no operator without."""
         best: dict[str, float] = {}
+        measured = 0
         by_slot: dict[int | None, list[TrialRecord]] = {}
         for trial in self.trials:
             by_slot.setdefault(trial.slot, []).append(trial)
         for slot, seconds in sorted(self.ended.items(), key=lambda item: item[1]):
             for trial in by_slot.get(slot, ()):
                 best[trial.operator] = min(trial.median, best.get(trial.operator, math.inf))
+                measured += 1
             if len(best) == len(self.weights):
-                yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items())
+                yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items()), measured
 
     def to_json(self) -> dict[str, Any]:
-        curve = list(self.curve())
-        if not curve:
-            raise SlipstreamError(f"{self.directory.path} ended before every operator had a program: give it more time")
         return {
             "seconds": round(self.seconds, 2),
             "finishing": round(self.finishing, 2),
@@ -112,5 +111,5 @@ class EndedSession:
             "noisy": sum(trial.noisy for trial in self.trials),
             "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
             "end_to_end": self.record.result["end_to_end"],
-            "curve": curve,
+            "curve": list(self.curve()),
         }

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.rivals.contender import SIDES, Contender, ContenderError
 from benchmarks.runner import run
+from benchmarks.spread import with_quartiles
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
 _SIDES = tuple(side for side in SIDES if side != "tvm tune_relax")
@@ -168,9 +167,7 @@ def _cell(sides: Mapping[str, Any], side: str) -> str:
     if not _ran(sides, side):
         return sides[side]["failed"].partition(":")[0]
     values = ratios(sides, side)
-    low, high = np.quantile(values, [0.25, 0.75])
-    digits = 2 if median(values) < 10 else 0
-    return f"{median(values):.{digits}f} ({low:.{digits}f} - {high:.{digits}f})"
+    return with_quartiles(values, 2 if median(values) < 10 else 0)
 
 
 def _median(found: Mapping[str, Any]) -> float:

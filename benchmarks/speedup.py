@@ -2,7 +2,7 @@
 
 Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
   preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
-  ours    `slipstream tune` at its defaults, a session for every budget and seed.
+  ours    `slipstream tune` at its defaults, a session for every budget and seed; the longest for the first seed alone.
 Both measure our default programs first and may keep them. Then the model is compiled with what the preset knew after
 some minutes, with the default programs alone, and with the best of the programs that the preset's search itself found.
 These artifacts, those of the sessions and ONNX Runtime run interleaved. Time counts from the start of the
@@ -13,16 +13,12 @@ not run again; an interrupted one goes on. Takes 40 minutes a model.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.artifacts_in_turn import time_in_turn
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
@@ -31,12 +27,8 @@ from slipstream.tvm_import import import_tvm_without_torch
 import_tvm_without_torch()
 
 from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
-from slipstream.artifact.baselines import baseline  # noqa: E402
-from slipstream.artifact.bench import interleave  # noqa: E402
 from slipstream.artifact.compile import write_artifact  # noqa: E402
-from slipstream.artifact.loaded import load  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
-from slipstream.frontends.inputs import random_inputs  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
 from slipstream.session.budget import parse_duration  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
@@ -48,11 +40,10 @@ __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budgets": ["20s"], "seconds": 4.0, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 PRESET_MINUTES = (1, 3, 10)
-_TIME = "time-apart"
 
 
 Sides = Mapping[str, EndedSession]
-"""Name -> a session. The longest ones are "preset" and "ours-SEED"; shorter ones of ours have their minutes added."""
+"""Name -> a session. The longest ones are "preset" and "ours-0"; shorter ones are "ours-SEED MINUTES min"."""
 
 
 def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shorter: Sides, work: Path) -> Any:
@@ -83,13 +74,8 @@ def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float
     target = resolve_target("cpu")
     loaded = load_model(f"zoo:{model}")
     stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, shorter, work)
-    paths = {name: str(stage["path"]) for name, stage in stages.items()}
-    blocks: dict[str, list[list[float]]] = {}
-    for seed in range(processes):
-        command = [sys.executable, "-m", "benchmarks.speedup", _TIME, model, json.dumps(paths)]
-        command += [str(seconds / processes), str(seed)]
-        for name, timed in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
-            blocks.setdefault(name, []).append(timed)
+    paths = {name: stage["path"] for name, stage in stages.items()}
+    blocks = time_in_turn(model, paths, seconds=seconds, processes=processes)
     rows = {
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()
@@ -98,25 +84,11 @@ def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float
     return {"stages": rows, "sides": told[0], "shorter": told[1]}
 
 
-def time_apart(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:
-    """Medians of interleaved blocks of each artifact and ONNX Runtime.
-
-    How its memory lies makes the same code up to a tenth faster or slower from process to process, so a comparison
-    needs several of them.
-    """
-    threads = resolve_target("cpu").threads
-    compiled = {name: load(path, threads=threads) for name, path in paths.items()}
-    first = next(iter(compiled.values()))
-    feed = random_inputs(first.inputs, np.random.default_rng(0))
-    runs: dict[str, Any] = {name: (lambda artifact=artifact: artifact(feed)) for name, artifact in compiled.items()}
-    runs["onnxruntime"] = baseline("onnxruntime", first.manifest, f"zoo:{model}", feed, threads)
-    timed = interleave(runs, seconds, np.random.default_rng(seed))
-    return {name: [float(np.median(block)) for block in samples] for name, samples in timed.items()}
-
-
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--seeds", type=int, default=1, help="of ours; the preset runs once")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="of ours, but for the longest budget; the preset runs once"
+    )
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
     parser.add_argument("--population", type=int, help="of the preset's search, unless it is MetaSchedule's own")
     parser.add_argument("--budgets", nargs="+", default=["30s", "1m", "3m", "10m"], help="ours, the longest last")
@@ -135,18 +107,14 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         sides = {"preset": tune_apart(f"zoo:{model}", work / "preset", seed=0, **preset)}
         for seed in range(options.seed, options.seed + options.seeds):
             name = f"ours-{seed}"
-            ended = {
-                budget: tune_apart(f"zoo:{model}", work / f"{name}-{budget}", seed=seed, budget=budget)
-                for budget in options.budgets
-            }
-            sides[name] = ended.pop(options.budgets[-1])
-            shorter |= {f"{name} {parse_duration(budget) / 60:g} min": side for budget, side in ended.items()}
+            for budget in options.budgets if seed == options.seed else options.budgets[:-1]:
+                ended = tune_apart(f"zoo:{model}", work / f"{name}-{budget}", seed=seed, budget=budget)
+                if budget == options.budgets[-1]:
+                    sides[name] = ended
+                else:
+                    shorter[f"{name} {parse_duration(budget) / 60:g} min"] = ended
         yield model, compare(model, sides, shorter, work, options.seconds, options.processes)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_TIME]:
-        model, paths, seconds, seed = sys.argv[2:]
-        print(json.dumps(time_apart(model, json.loads(paths), float(seconds), int(seed))))
-    else:
-        run(__name__)
+    run(__name__)

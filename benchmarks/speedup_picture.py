@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speedup_table import PRESET_END, ratios, reached
+from benchmarks.speedup_table import PRESET_END, ratios, reached, seeds
 
 _STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1f2328; }
@@ -52,7 +52,7 @@ def _times(models: Mapping[str, Any]) -> Iterator[str]:
         y = _TOP + _ROW * row
         end = result["stages"][PRESET_END]["seconds"]
         there = min(end, reached(result, "preset", PRESET_END))
-        ours = median([reached(result, side, PRESET_END) for side in result["sides"] if side != "preset"])
+        ours = median([reached(result, side, PRESET_END) for side in seeds(result)])
         yield _text(_LEFT - 10, y + _BAR + 4, _NAMES.get(model, model), anchor="end")
         if math.isfinite(ours):
             yield _bar(_LEFT, y, _WIDTH * ours / longest, "ours")

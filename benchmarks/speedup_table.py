@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-import numpy as np
+from benchmarks import artifacts_in_turn
+from benchmarks.spread import with_quartiles, with_range
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
 _SAME = 1.01  # as fast as: within one per cent
@@ -16,13 +17,17 @@ _OVERRUN = 1.1  # a session of ten minutes may take a little longer
 _AFTER_THE_SAME_TIME = """\
 Latency of our model to that of the preset's. Ours is the end of a session of that length; the preset's is
 compiled with the best it had measured by then, and what its session takes to finish comes on top.
-In brackets the lowest and the highest median of a process: how its memory lies makes a difference."""
+In brackets the lowest and the highest median of a process and seed: how its memory lies makes a difference."""
 
 
 def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
     """Latency of an artifact to that of another one in the same round, all rounds of all processes."""
-    pairs = zip(result["stages"][name]["blocks"], result["stages"][to]["blocks"], strict=True)
-    return [a / b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=False)]
+    return artifacts_in_turn.ratios(result["stages"][name]["blocks"], result["stages"][to]["blocks"])
+
+
+def seeds(result: Mapping[str, Any]) -> list[str]:
+    """What our sessions are called, by seeds."""
+    return list(dict.fromkeys(name.partition(" ")[0] for name in result["stages"] if name.startswith("ours-")))
 
 
 def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
@@ -34,7 +39,7 @@ def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
 
 def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
     """Latency of ours to the preset's after so many minutes, the median of each process and seed."""
-    ours = [_then(result, side, minutes) for side in result["sides"] if side != "preset"]
+    ours = [_then(result, side, minutes) for side in seeds(result)]
     theirs = _then(result, "preset", minutes)
     return [
         median(a / b for a, b in zip(mine, other, strict=False))
@@ -45,10 +50,11 @@ def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
 
 def _then(result: Mapping[str, Any], side: str, minutes: float) -> list[list[float]]:
     """What a side's model took that was there after so many minutes, or at its end if that was sooner."""
-    stages, end = result["stages"], result["stages"][f"{side} end"]
+    stages = result["stages"]
     if f"{side} {minutes:g} min" in stages:
         return list(stages[f"{side} {minutes:g} min"]["blocks"])
-    return list(end["blocks"]) if end["seconds"] <= 60 * minutes * _OVERRUN else []
+    end = stages.get(f"{side} end")
+    return list(end["blocks"]) if end and end["seconds"] <= 60 * minutes * _OVERRUN else []
 
 
 def markdown(models: Mapping[str, Any]) -> str:
@@ -61,13 +67,14 @@ def markdown(models: Mapping[str, Any]) -> str:
     lines += ["| --- | --- | --- | --- | --- |"]
     for model, result in models.items():
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
-        cells = [f"{end:.0f}", ", ".join(f"{seconds:.0f}" for seconds in ours), f"{end / median(ours):.1f}"]
-        lines.append(f"| {model} | {' | '.join([*cells, _quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
+        cells = [f"{end:.0f}", _seconds(ours), f"{end / median(ours):.1f}"]
+        lines.append(f"| {model} | {' | '.join([*cells, with_quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
     lines += ["", "### After the same time", "", _AFTER_THE_SAME_TIME, ""]
     lines += ["| model | " + " | ".join(f"{minutes} min" for minutes in _MINUTES) + " |"]
     lines += ["| --- |" + " --- |" * len(_MINUTES)]
     for model, result in models.items():
-        cells = [_range(by_process(result, minutes)) for minutes in _MINUTES]
+        by_minutes = [by_process(result, minutes) for minutes in _MINUTES]
+        cells = [with_range(values) if values else "" for values in by_minutes]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     for model, result in models.items():
         lines += [
@@ -80,7 +87,7 @@ def markdown(models: Mapping[str, Any]) -> str:
         for name, row in result["stages"].items():
             latency = 1e3 * median([block for blocks in row["blocks"] for block in blocks])
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
-            cells = [_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
+            cells = [with_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
             lines.append(f"| {name} | {seconds} | {latency:.2f} | {' | '.join(cells)} |")
         lines += ["", f"### Wall clock of {model}", "", "| share, % | " + " | ".join(result["sides"]) + " |"]
         lines += ["| --- |" + " --- |" * len(result["sides"])]
@@ -91,8 +98,12 @@ def markdown(models: Mapping[str, Any]) -> str:
 
 
 def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
-    """After how many seconds each of our runs is there."""
-    return [reached(result, side, goal) for side in result["sides"] if side != "preset"]
+    """After how many seconds each of our seeds is there."""
+    return [reached(result, side, goal) for side in seeds(result)]
+
+
+def _seconds(there: Iterable[float]) -> str:
+    return ", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there)
 
 
 def _times(models: Mapping[str, Any]) -> list[str]:
@@ -101,7 +112,7 @@ def _times(models: Mapping[str, Any]) -> list[str]:
     for model, result in models.items():
         end = result["stages"][PRESET_END]["seconds"]
         seconds = [end, min(end, reached(result, "preset", PRESET_END))]
-        ours = ", ".join(f"{there:.0f}" for there in _ours(result, PRESET_END))
+        ours = _seconds(_ours(result, PRESET_END))
         cells = [*(f"{there:.0f}" for there in seconds), ours, *(f"{times:.1f}" for times in sooner[model])]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     if all(min(times) > 0 for times in sooner.values()):
@@ -143,17 +154,6 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _last(result: Mapping[str, Any], to: str) -> list[float]:
-    """Latency at the end of our runs to that of another artifact, all rounds of all seeds."""
+    """Latency at the end of our longest run to that of another artifact, all rounds."""
     sides = [side for side in result["sides"] if side != "preset"]
     return [ratio for side in sides for ratio in ratios(result, f"{side} end", to)]
-
-
-def _quartiles(values: Sequence[float]) -> str:
-    low, high = np.quantile(values, [0.25, 0.75])
-    return f"{median(values):.3f} ({low:.3f} - {high:.3f})"
-
-
-def _range(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    return f"{median(values):.3f} ({min(values):.3f} - {max(values):.3f})"

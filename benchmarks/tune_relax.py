@@ -21,10 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.latency import OURS, ratios
 from benchmarks.runner import run
+from benchmarks.spread import with_quartiles
 
 STOCK, UNTUNED = "tvm tune_relax", "tvm untuned"
 _SIDES = (OURS, STOCK, UNTUNED, "onnxruntime")
@@ -96,8 +95,10 @@ def markdown(data: Mapping[str, Any]) -> str:
         stock, ours, sides = result["stock"], result["ours"], result["sides"]
         cells = [f"{stock['tasks_tuned']} of {stock['tasks']}", str(stock["trials"]), f"{stock['seconds']:.0f}"]
         cells += [str(ours["trials"]), f"{ours['seconds']:.0f}"]
-        cells += [f"{_spread(ratios(sides, STOCK))} times"] if _ran(sides, STOCK) else [sides[STOCK]["failed"]]
-        cells += [_spread(ratios(sides, "onnxruntime"))]
+        cells += (
+            [f"{with_quartiles(ratios(sides, STOCK), 2)} times"] if _ran(sides, STOCK) else [sides[STOCK]["failed"]]
+        )
+        cells += [with_quartiles(ratios(sides, "onnxruntime"), 2)]
         cells += [_against(sides, other) for other in ("onnxruntime", UNTUNED)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "Medians and quartiles over rounds; above 1 means faster than the other."]) + "\n"
@@ -121,12 +122,7 @@ def _against(sides: Mapping[str, Any], other: str) -> str:
     """How many times as fast as `other` the stock side is."""
     if not (_ran(sides, STOCK) and _ran(sides, other)):
         return ""
-    return _spread(ratios(sides, other, STOCK))
-
-
-def _spread(values: list[float]) -> str:
-    low, high = np.quantile(values, [0.25, 0.75])
-    return f"{median(values):.2f} ({low:.2f} - {high:.2f})"
+    return with_quartiles(ratios(sides, other, STOCK), 2)
 
 
 if __name__ == "__main__":

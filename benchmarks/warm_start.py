@@ -1,87 +1,105 @@
-"""What a store is worth: a model tuned after another one, against the same model tuned from nothing (7 minutes).
+"""What a store is worth: a model tuned after another, from nothing, and by the preset (40 minutes).
 
-The first model fills a store; the second is tuned with an empty one (cold) and with a copy of that one (warm), same
-budget, each in a process of its own. Compared is the sum of operators by wall clock from the start of the command.
-If `benchmarks.speedup` has tuned the second model with the preset in --preset, its time is set beside ours.
+The first model fills a store. The second is tuned with an empty one (cold) and with a copy of that one (warm), a
+session for every budget, and by MetaSchedule's algorithm with so many trials for every operator, each in a process of
+its own. A session that exists is not run again. Then all compiled models and ONNX Runtime run in turns.
+Time counts from the start of the command to the verified model.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.ablation import at, time_to
+from benchmarks.artifacts_in_turn import ratios, time_in_turn
 from benchmarks.runner import run
+from benchmarks.spread import with_range
 
-QUICK = {"first": "tiny_cnn", "model": "tiny_cnn", "first_budget": "15s", "budget": "15s"}
-
-
-def goals(result: Mapping[str, Any]) -> dict[str, float]:
-    """Sums of operators that are worth reaching."""
-    found = {"cold's after 1 minute": at(result["cold"], 60), "cold's at its end": at(result["cold"], math.inf)}
-    if "preset" in result:
-        found["the preset's at its end"] = at(result["preset"], math.inf)
-    return found
+QUICK = {
+    "first": "tiny_cnn",
+    "model": "tiny_cnn",
+    "first_budget": "15s",
+    "budgets": ["15s"],
+    "trials": 0,
+    "seconds": 2.0,
+    "processes": 1,
+}
+_SAME = 1.01  # as fast as: within one per cent
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = [
-        "| sum of operators | ms | cold is there after, s | warm, s | preset, s |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines: list[str] = []
     for name, result in data.items():
-        for goal, latency in goals(result).items():
-            there = [_seconds(result.get(side), latency) for side in ("cold", "warm", "preset")]
-            lines.append(f"| {name}: {goal} | {latency * 1e3:.2f} | {' | '.join(there)} |")
-        warm = result["warm"]
-        end, seconds = at(warm, math.inf) * 1e3, warm["curve"][-1][0]
-        lines.append(f"| {name}: warm's at its end | {end:.2f} | | {seconds:.0f} | |")
+        sessions, blocks = result["sessions"], result["blocks"]
+        goal = "preset" if "preset" in sessions else next(iter(sessions))
+        lines += ["", f"{name}, with {goal} for 1:", ""]
+        lines += [
+            "| session | trials | s | times sooner | sum of operators, ms | model's latency | to ONNX Runtime's |"
+        ]
+        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        for side, session in sessions.items():
+            to = [with_range(_by_process(blocks[side], blocks[other])) for other in (goal, "onnxruntime")]
+            end = f"{1e3 * session['curve'][-1][1]:.2f}" if session["curve"] else "not all measured"
+            sooner = f"{sessions[goal]['seconds'] / session['seconds']:.1f}"
+            lines.append(
+                f"| {side} | {session['trials']} | {session['seconds']:.0f} | {sooner} | {end} | {' | '.join(to)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
-def _seconds(run: Mapping[str, Any] | None, latency: float) -> str:
-    if run is None:
-        return ""
-    seconds = time_to(run, latency)
-    return f"{seconds:.0f}" if math.isfinite(seconds) else "never"
+def _by_process(ours: list[list[float]], theirs: list[list[float]]) -> list[float]:
+    return [median(ratios([mine], [other])) for mine, other in zip(ours, theirs, strict=True)]
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        f"{name}: {side} to {goal}": _seconds(result[side], latency)
-        for name, result in data.items()
-        for goal, latency in goals(result).items()
-        for side in ("cold", "warm")
-    }
+    """How much sooner than the preset's end the shortest warm and cold sessions are as fast as that."""
+    found = {}
+    for name, result in data.items():
+        sessions, blocks = result["sessions"], result["blocks"]
+        for side in ("cold", "warm") if "preset" in sessions else ():
+            there = [
+                session["seconds"]
+                for budget, session in sessions.items()
+                if budget.startswith(side) and median(ratios(blocks[budget], blocks["preset"])) <= _SAME
+            ]
+            sooner = sessions["preset"]["seconds"] / min(there) if there else 0.0
+            found[f"{name}: {side} times sooner than the preset"] = f"{sooner:.0f}" if there else "never"
+    return found
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", default="resnet18")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--first-budget", default="2m")
-    parser.add_argument("--budget", default="2m")
-    parser.add_argument("--preset", type=Path, help="a session of the second model with the metaschedule preset")
+    parser.add_argument("--budgets", nargs="+", default=["30s", "1m", "2m"])
+    parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side; 0: no preset")
+    parser.add_argument("--seconds", type=float, default=90.0, help="for running the compiled models")
+    parser.add_argument("--processes", type=int, default=6, help="that run them, one after the other")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    from benchmarks.ended_session import EndedSession, tune_apart
+    from benchmarks.ended_session import tune_apart
 
-    name = f"{options.model} after {options.first}"
+    name, model = f"{options.model} after {options.first}", f"zoo:{options.model}"
     work = options.work / name.replace(" ", "-")
-    first = tune_apart(f"zoo:{options.first}", work / "first", budget=options.first_budget, seed=options.seed)
-    cold = tune_apart(f"zoo:{options.model}", work / "cold", budget=options.budget, seed=options.seed)
-    store = work / "store.db"
-    if not store.exists():
-        shutil.copy(work / "first" / "store.db", store)
-    warm = tune_apart(f"zoo:{options.model}", work / "warm", budget=options.budget, seed=options.seed, store=str(store))
-    result = {"first": first.to_json(), "cold": cold.to_json(), "warm": warm.to_json()}
-    if options.preset:
-        result["preset"] = EndedSession(options.preset).to_json()
-    yield name, result
+    sides = {}
+    if options.trials:
+        preset: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
+        sides["preset"] = tune_apart(model, work / "preset", seed=options.seed, **preset)
+    tune_apart(f"zoo:{options.first}", work / "first", budget=options.first_budget, seed=options.seed)
+    for budget in options.budgets:
+        sides[f"cold {budget}"] = tune_apart(model, work / f"cold-{budget}", budget=budget, seed=options.seed)
+        store = work / f"store-{budget}.db"
+        if not store.exists():
+            shutil.copy(work / "first" / "store.db", store)
+        warm = {"budget": budget, "seed": options.seed, "store": str(store)}
+        sides[f"warm {budget}"] = tune_apart(model, work / f"warm-{budget}", **warm)
+    paths = {side: ended.directory.model for side, ended in sides.items()}
+    blocks = time_in_turn(options.model, paths, seconds=options.seconds, processes=options.processes)
+    yield name, {"sessions": {side: ended.to_json() for side, ended in sides.items()}, "blocks": blocks}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from benchmarks import gpu_table, runner, speedup_picture, speedup_table
-from benchmarks.ablation import at, time_to
+from benchmarks.ablation import after_as_many, at, time_to
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
 
@@ -63,6 +63,14 @@ def test_time_is_read_off_a_curve():
     assert at(run, 5) == time_to(run, 0.5) == float("inf")
 
 
+def test_runs_of_different_pace_are_compared_after_as_many_trials():
+    slow = {"curve": [(10.0, 4.0, 20), (20.0, 2.0, 30)]}
+    fast = {"curve": [(10.0, 4.0, 20), (15.0, 2.5, 29), (20.0, 1.0, 40)]}
+    assert after_as_many(slow, fast) == 2.0 / 2.5
+    assert after_as_many(fast, slow) == 2.5 / 2.0
+    assert after_as_many({"curve": []}, fast) != after_as_many({"curve": []}, fast)  # nothing to compare: not a number
+
+
 def test_a_side_is_there_with_its_first_artifact_within_one_per_cent():
     def stage(seconds: float, latency: float) -> dict[str, object]:
         return {"seconds": seconds, "blocks": [[latency] * 3, [latency] * 3]}
@@ -74,12 +82,16 @@ def test_a_side_is_there_with_its_first_artifact_within_one_per_cent():
         "ours-0 1 min": stage(65, 1.02),
         "ours-0 2 min": stage(125, 1.005),
         "ours-0 end": stage(190, 0.9),
+        "ours-1 1 min": stage(66, 1.04),
     }
     result = {"stages": stages, "sides": {"preset": {}, "ours-0": {}}}
     assert speedup_table.reached(result, "ours-0", "preset end") == 125
     assert speedup_table.reached(result, "preset", "preset end") == 900
     assert speedup_table.reached(result, "ours-0", "preset own") == float("inf")
     # After a minute both have a model of then; after ten, ours and the preset's that were there no later.
-    assert speedup_table.by_process(result, 1) == [0.51, 0.51]
+    assert speedup_table.by_process(result, 1) == [0.51, 0.51, 0.52, 0.52]
     assert speedup_table.by_process(result, 10) == []
     assert speedup_table.by_process(result, 15) == [0.9, 0.9]
+    # The longest session has one seed; another one that was never there says so.
+    assert speedup_table.seeds(result) == ["ours-0", "ours-1"]
+    assert speedup_table.reached(result, "ours-1", "preset end") == float("inf")
