@@ -103,7 +103,7 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.candidates import operators_of
     from slipstream.program.space import Space
     from slipstream.session.budget import Budget
-    from slipstream.session.loop import Room
+    from slipstream.session.room import Room
     from slipstream.store import Store
     from slipstream.target import resolve_target
     from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session

@@ -29,7 +29,8 @@ from slipstream.program.space import Space
 from slipstream.search.random import Random
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
-from slipstream.session.loop import Room, Session
+from slipstream.session.loop import Session
+from slipstream.session.room import Room
 from slipstream.session.settings import Settings
 from slipstream.store import Store
 from slipstream.target import resolve_target

@@ -164,16 +164,16 @@ def _similar(model: str, spec: str) -> dict[str, list[str]]:
     from slipstream.graph.prepare import prepare
     from slipstream.native_output import quiet_native_code
     from slipstream.program.space import Space
-    from slipstream.session.kinship import families_of, kin_of
-    from slipstream.session.loop import Room
+    from slipstream.session.kinship import Kinship
+    from slipstream.session.room import Room
     from slipstream.target import resolve_target
 
     target = resolve_target(spec)
     with quiet_native_code():
         operators = extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
         rooms = {o.key: Room(o, Space(o.key, o.func, target)) for o in operators}
-        kin = kin_of(rooms, families_of(rooms, Settings().families))
-    return {key: [other for other, _ in relatives] for key, relatives in kin.items()}
+        kinship = Kinship(rooms, Settings().families)
+    return {key: list(kinship.similar(key)) for key in rooms}
 
 
 def _say(event: Any, snapshot: Any) -> None:

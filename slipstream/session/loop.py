@@ -7,56 +7,31 @@ So a session that was killed goes on where it was, as if nothing had happened.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 from slipstream.cost.types import CostModel, Example
-from slipstream.graph.operators import Operator
 from slipstream.measure.types import Candidate, Measurement, Measurer
-from slipstream.program.decisions import from_json
-from slipstream.program.sketch import Sketch
-from slipstream.program.space import Program, Realized, Space
+from slipstream.program.space import Program, Realized
 from slipstream.schedulers.types import OperatorState, Scheduler
-from slipstream.search.types import Measured, Question, Relative, Search
+from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.in_flight import run_in_flight
+from slipstream.session.kinship import Kinship
 from slipstream.session.loop_records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
+from slipstream.session.room import Room
 from slipstream.session.settings import Settings
+from slipstream.session.stored_programs import StoredPrograms
 from slipstream.session.track import Track, Tracks
-from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
-
-logger = logging.getLogger(__name__)
+from slipstream.store import SlotRecord, Store, TrialRecord
 
 Clock = Callable[[], float]
 _NOTHING_IMPROVES = "nothing improves any more"
 _SAVE_SHARE = 0.05  # of the time between two savings of the cost model, what one may take
-
-
-@dataclass
-class Room:
-    """One operator and its space of programs."""
-
-    operator: Operator
-    space: Space
-    measured: dict[tuple[str, Any], Measured] = field(default_factory=dict)
-
-    def note(self, program: Program, seconds: float, slot: int) -> None:
-        known = self.measured.get(program.identity)
-        if known is None or seconds < known.seconds:
-            self.measured[program.identity] = Measured(program, seconds, slot)
-
-    def known(self) -> list[Measured]:
-        return list(self.measured.values())
-
-    def seconds(self, program: Program) -> float:
-        known = self.measured.get(program.identity)
-        return known.seconds if known else math.inf
 
 
 class Session:
@@ -69,6 +44,7 @@ class Session:
         session: str,
         hardware: str,
         rooms: Mapping[str, Room],
+        kinship: Kinship,
         tracks: Tracks,
         measurer: Measurer,
         scheduler: Scheduler,
@@ -81,21 +57,16 @@ class Session:
         stop: Callable[[], bool] = lambda: False,
         clock: Clock = time.monotonic,
         elapsed: float = 0.0,
-        kin: Mapping[str, Sequence[tuple[str, float]]] = MappingProxyType({}),
-        elders: Mapping[str, Sequence[Relative]] = MappingProxyType({}),
-        priors: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.store, self.session, self.hardware = store, session, hardware
-        self.rooms, self.tracks, self.measurer = rooms, tracks, measurer
+        self.rooms, self.kinship, self.tracks, self.measurer = rooms, kinship, tracks, measurer
         self.scheduler, self.search, self.cost = scheduler, search, cost
         self.settings, self.budget, self.snapshot = settings, budget, snapshot
-        self.kin, self.elders, self.priors = kin, elders, priors
-        self._heard: dict[str, dict[str, float]] = {}
         self._watcher, self._stop, self._clock = watcher, stop, clock
         self._began = clock() - elapsed
         self._next_slot = 0
         self._saved_at, self._save_seconds = clock(), 0.0
-        self._sketches: dict[str, Sketch] = {}
+        self._programs = StoredPrograms(store)
         self._default_slots: dict[int, str] = {}
         self._with_defaults: set[str] = set()
         self._open: dict[tuple[int, int], Program] = {}
@@ -139,24 +110,9 @@ class Session:
         if state.finished:
             return state
         without = self.settings.without
-        followers = {} if "followers" in without else self._followers(track)
-        news = 0.0 if "news" in without else self._news(track)
+        followers = {} if "followers" in without else self.kinship.followers(track.key, self.tracks)
+        news = 0.0 if "news" in without else self.kinship.news(track.key, self.tracks)
         return replace(state, followers=followers, news=news) if followers or news else state
-
-    def _followers(self, track: Track) -> dict[str, float]:
-        """Those who wait for this operator, if it is their prior, with what each takes in one run of the model."""
-        followers = (self.tracks.by_key[key] for key in self.priors.get(track.key, ()))
-        return {f.key: f.latency for f in followers if not f.slot_ends and math.isfinite(f.latency)}
-
-    def _news(self, track: Track) -> float:
-        """By what share a relative has improved since this operator's last slot was asked for."""
-        heard = self._heard.get(track.key, {})
-        return max((1 - self.tracks.by_key[key].history[-1] / best for key, best in heard.items()), default=0.0)
-
-    def _hear(self, track: Track) -> None:
-        """The operator is about to be tuned with all that its relatives know by now."""
-        bests = {key: self.tracks.by_key[key].history[-1] for key, _ in self.kin.get(track.key, ())}
-        self._heard[track.key] = {key: best for key, best in bests.items() if math.isfinite(best)}
 
     def over(self) -> str | None:
         if self._stop():
@@ -185,21 +141,17 @@ class Session:
     def ask(self, key: str) -> tuple[int, Question]:
         """The number of an operator's next slot, and all that its search has to know."""
         room, slot = self.rooms[key], self._next_slot
-        self._hear(self.tracks.by_key[key])
+        self.kinship.hear(key, self.tracks)
         self.snapshot.current = key
         self.snapshot.doing = "searching"
         self._tell("slot", operator=key, name=room.operator.name, slot=slot)
         seed = slot_seed(self.settings.seed, key, slot)
-        return slot, Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, self._relatives(key))
+        relatives = self.kinship.relatives(key)
+        return slot, Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, relatives)
 
     def open(self, slot: int, key: str, realized: Sequence[Realized], searched: float) -> None:
         """Write down what the slot is going to measure, which took `searched` seconds to find."""
         self._begin(slot, key, [r.program for r in realized], searched, {})
-
-    def _relatives(self, key: str) -> list[Relative]:
-        """The family as it stands: its members in this model, and what the store knows of others."""
-        near = [Relative(other, likeness, self.rooms[other].known()) for other, likeness in self.kin.get(key, ())]
-        return near + list(self.elders.get(key, ()))
 
     def slot_size(self) -> int:
         """As many trials as a slot has, or as are left."""
@@ -210,7 +162,7 @@ class Session:
 
     def _begin(self, slot: int, key: str, programs: Sequence[Program], searched: float, note: dict[str, Any]) -> None:
         for program in programs:
-            self._keep_sketch(program.sketch)
+            self._programs.keep(program.sketch)
         started = self._clock()
         self.store.begin_slot(self.session, slot, key, [record_of(p) for p in programs], searched, note)
         self._spent("store", started)
@@ -298,7 +250,7 @@ class Session:
         """The default program and, from earlier sessions on this hardware, the best ones."""
         programs = [room.space.default]
         for trial in self.store.top(room.operator.key, self.hardware, 2):
-            program = self._program(room.operator.key, trial.program)
+            program = self._programs.get(room.operator.key, trial.program)
             if program is not None and program.identity != programs[0].identity:
                 programs.append(program)
         return programs
@@ -418,9 +370,9 @@ class Session:
         if is_default(slot):
             self._default_slots[slot.slot] = slot.operator
         else:
-            self._hear(track)
+            self.kinship.hear(track.key, self.tracks)
         for trial in trials.values():  # in the order they were measured
-            program = self._program(slot.operator, trial.program)
+            program = self._programs.get(slot.operator, trial.program)
             if program is not None:
                 self._count(trial, program)
         if not slot.finished:
@@ -444,25 +396,10 @@ class Session:
     def _realized(self, slot: SlotRecord) -> list[tuple[int, Realized]]:
         """The programs of a slot that can still be made, by their positions in it."""
         room = self.rooms[slot.operator]
-        programs = [self._program(slot.operator, record) for record in slot.programs]
+        programs = [self._programs.get(slot.operator, record) for record in slot.programs]
         return [(n, r) for n, p in enumerate(programs) if p is not None and (r := room.space.realize(p)) is not None]
 
     # Small things
-
-    def _program(self, operator: str, record: ProgramRecord) -> Program | None:
-        """The program a record names; None if its sketch is not in the store."""
-        if record.sketch not in self._sketches:
-            text = self.store.sketch(record.sketch)
-            if text is None:
-                logger.warning("the store lacks sketch %s; its programs are left out", record.sketch)
-                return None
-            self._sketches[record.sketch] = Sketch(text)
-        return Program(operator, self._sketches[record.sketch], from_json(record.decisions), record.origin)
-
-    def _keep_sketch(self, sketch: Sketch) -> None:
-        if sketch.digest not in self._sketches:
-            self.store.add_sketch(sketch.digest, sketch.text)
-            self._sketches[sketch.digest] = sketch
 
     def _spent(self, activity: str, started: float) -> float:
         seconds = self._clock() - started

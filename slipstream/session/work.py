@@ -51,8 +51,9 @@ class Work:
         from slipstream.graph.operators import extract_operators
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
-        from slipstream.session.kinship import elders_of, families_of, kin_of
-        from slipstream.session.loop import Room, Session
+        from slipstream.session.kinship import Kinship
+        from slipstream.session.loop import Session
+        from slipstream.session.room import Room
         from slipstream.session.track import make_tracks
         from slipstream.session.winners import best_programs, settle_near_ties
 
@@ -60,27 +61,28 @@ class Work:
         operators = {o.key: o for o in extract_operators(self.prepared)}
         space = StockSpace if "own_sketches" in settings.without else Space
         rooms = {key: Room(o, space(key, o.func, self.target)) for key, o in operators.items()}
-        families = families_of(rooms, settings.families)
-        kin = kin_of(rooms, families)
+        kinship = Kinship(rooms, settings.families)
         tracks = make_tracks(
             {k: o.weight for k, o in operators.items()},
             {k: o.name for k, o in operators.items()},
             {k: o.flops for k, o in operators.items()},
-            {key: tuple(other for other, _ in others) for key, others in kin.items()},
+            {key: kinship.similar(key) for key in rooms},
         )
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([track.row for track in tracks.by_key.values()])
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
-        self._keep(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families])
+        self._keep(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in kinship.families])
         references = {key: reference_text(o.func) for key, o in operators.items()}
         search_threads = 1 if settings.deterministic else self.target.threads
         with Interrupt() as interrupt, contextlib.closing(make_measurer(self.target, references)) as measurer:
+            kinship.find_elders(self.store, record.hardware)
             session = Session(
                 store=self.store,
                 session=record.id,
                 hardware=record.hardware,
                 rooms=rooms,
+                kinship=kinship,
                 tracks=tracks,
                 measurer=measurer,
                 scheduler=schedulers.make(
@@ -103,9 +105,6 @@ class Work:
                 snapshot=snapshot,
                 watcher=self.watcher,
                 stop=interrupt.asked,
-                kin=kin,
-                priors={f.prior: [key for key in f.members if key != f.prior] for f in families},
-                elders=elders_of(rooms, self.store, record.hardware),
                 elapsed=self.elapsed_before + time.monotonic() - self.began,
             )
             session.reserve = self._reserve(session)

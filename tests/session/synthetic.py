@@ -25,8 +25,9 @@ from slipstream.search.random import Random
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
-from slipstream.session.kinship import elders_of, families_of, kin_of
-from slipstream.session.loop import Room, Session
+from slipstream.session.kinship import Kinship
+from slipstream.session.loop import Session
+from slipstream.session.room import Room
 from slipstream.session.settings import Settings
 from slipstream.session.track import make_tracks
 from slipstream.store import OperatorRecord, Store
@@ -152,13 +153,13 @@ def make_session(
     record = store.session(session)
     settings = Settings.from_json(record.options["settings"])
     rooms = rooms or {key: Room(operator, space(key)) for key, operator in operators().items()}
-    families = families_of(rooms, settings.families)  # type: ignore[arg-type]
-    kin = kin_of(rooms, families)
+    kinship = Kinship(rooms, settings.families)
+    kinship.find_elders(store, record.hardware)
     tracks = make_tracks(
         {key: room.operator.weight for key, room in rooms.items()},
         {key: room.operator.name for key, room in rooms.items()},
         {key: room.operator.flops for key, room in rooms.items()},
-        {key: tuple(other for other, _ in others) for key, others in kin.items()},
+        {key: kinship.similar(key) for key in rooms},
     )
     rows = [track.row for track in tracks.by_key.values()]
     infinite = float("inf")
@@ -167,6 +168,7 @@ def make_session(
         session=session,
         hardware=record.hardware,
         rooms=rooms,
+        kinship=kinship,
         tracks=tracks,
         measurer=measurer,
         scheduler=schedulers.make(
@@ -185,9 +187,6 @@ def make_session(
         stop=stop,
         clock=measurer.clock.now,
         elapsed=record.elapsed,
-        kin=kin,
-        priors={f.prior: [key for key in f.members if key != f.prior] for f in families},
-        elders=elders_of(rooms, store, record.hardware),
     )  # fmt: skip
 
 

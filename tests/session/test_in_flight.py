@@ -91,10 +91,10 @@ def test_what_a_relative_finds_while_a_slot_is_under_way_is_still_news(tmp_path:
     with Store.open(tmp_path / "s.db") as store:
         session = make_session(store, open_session(store, **QUICK), ManyCores(), Budget(trials=20))
         session.run()
-        key, ((other, _), *_) = next((key, kin) for key, kin in session.kin.items() if kin)
+        key, other = next((key, similar[0]) for key in session.rooms if (similar := session.kinship.similar(key)))
         slot, _ = session.ask(key)
         relative = session.tracks.by_key[other]
         relative.history.append(relative.history[-1] / 2)
         session.open(slot, key, [], 0.0)
         session.finish(slot, key, [])
-        assert session._news(session.tracks.by_key[key]) == 0.5
+        assert session.kinship.news(key, session.tracks) == 0.5
