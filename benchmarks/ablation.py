@@ -11,22 +11,23 @@ would. Our own are so good to begin with that a minute of search on top of them 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from benchmarks.ablation_picture import picture
+from benchmarks.ablation_table import WHOLE, markdown, numbers
 from benchmarks.runner import run
-from benchmarks.spread import with_range
 from slipstream.errors import SlipstreamError
-from slipstream.statistics import median
+
+__all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
 QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
 WITH_OURS = "with our sketches"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "everything": {},
+    WHOLE: {},
     WITH_OURS: {},
     "no relatives": {"settings": {"without": ["relatives"]}},
     "families by sequence": {"settings": {"families": "sequence"}},
@@ -47,7 +48,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the preset metaschedule": {"preset": "metaschedule"},
 }
 ON_A_CPU_ALONE = (WITH_OURS, "no potential")  # elsewhere there are no sketches of ours, and no potential
-_NEAR = 1.05
 
 
 def from_scratch(name: str) -> dict[str, Any]:
@@ -57,83 +57,6 @@ def from_scratch(name: str) -> dict[str, Any]:
     if name != WITH_OURS:
         settings["without"] = ["own_sketches", *settings["without"]]
     return {**chosen, "settings": settings}
-
-
-def at(run: Mapping[str, Any], seconds: float) -> float:
-    """Sum of operators after `seconds` of a run."""
-    return min((latency for when, latency, *_ in run["curve"] if when <= seconds), default=math.inf)
-
-
-def time_to(run: Mapping[str, Any], latency: float) -> float:
-    return min((when for when, reached, *_ in run["curve"] if reached <= latency), default=math.inf)
-
-
-def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
-    """The ratio of both when they had measured as many programs: what is left of it without the machine's pace."""
-    most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
-    both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
-    return _ratio(*both)
-
-
-def markdown(data: Mapping[str, Any]) -> str:
-    """The tables, from raw results alone. A ratio is to the whole method's run with the same seed."""
-    lines: list[str] = []
-    for model, result in data.items():
-        whole = result["runs"]["everything"]
-        budget, half = result["budget"], result["budget"] / 2
-        lines += ["", f"{model}, {budget:g} s, {_seeds(len(whole))}:", ""]
-        heads = [
-            f"latency after {half:g} s",
-            f"after {budget:g} s",
-            "after as many trials",
-            "trials",
-            "within 5 % after, s",
-        ]
-        lines += [f"| variant | {' | '.join(heads)} |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
-        for name, runs in result["runs"].items():
-            pairs = [(runs[seed], whole[seed]) for seed in whole if seed in runs]
-            if not pairs:
-                continue  # still to come
-            cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]
-            counted = all(len(point) > 2 for pair in pairs for side in pair for point in side["curve"])
-            cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted else "")
-            cells.append(", ".join(str(run["trials"]) for run, _ in pairs))
-            there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
-            cells.append(", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there))
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def ratios_at(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float) -> list[float]:
-    return [_ratio(at(run, seconds), at(full, seconds)) for run, full in pairs]
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "one seed"
-
-
-def _ratio(latency: float, whole: float) -> float:
-    """Infinite where an operator had no program yet, and nothing to compare with where the whole method had none."""
-    return latency / whole if math.isfinite(whole) else math.nan
-
-
-def _spread(ratios: list[float]) -> str:
-    if not all(map(math.isfinite, ratios)):
-        return "not all begun"
-    return with_range(ratios)
-
-
-def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """The ratio to the whole method's at the end of the budget, median over seeds."""
-    found = {}
-    for model, result in data.items():
-        whole = result["runs"]["everything"]
-        for name, runs in result["runs"].items():
-            ratios = ratios_at(((runs[seed], whole[seed]) for seed in whole if seed in runs), result["budget"])
-            if ratios and all(map(math.isfinite, ratios)):
-                found[f"{model}: {name}"] = f"{median(ratios):.2f}"
-    return found
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +75,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
     possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
     names = options.variants.split(",") if options.variants else possible
+    if WHOLE not in names:
+        names = [WHOLE, *names]  # what the others are compared with
     if unknown := set(names) - set(VARIANTS):
         raise SlipstreamError(f"no variant is called {', '.join(unknown)}: there are {', '.join(VARIANTS)}")
     runs: dict[str, dict[str, Any]] = {name: {} for name in names}

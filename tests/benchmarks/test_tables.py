@@ -6,8 +6,8 @@ from importlib import import_module
 
 import pytest
 
-from benchmarks import gpu_table, runner, speedup_picture, speedup_table
-from benchmarks.ablation import after_as_many, at, time_to
+from benchmarks import gpu_table, runner, speedup_table
+from benchmarks.ablation_table import after_as_many, at, time_to
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
 
@@ -19,11 +19,12 @@ def test_a_table_is_made_from_raw_results_alone(name):
     assert (runner.RESULTS / f"{name}.md").read_text() == runner.page_of(import_module(f"benchmarks.{name}"), raw)
 
 
-def test_a_picture_is_made_from_raw_results_alone(tmp_path):
-    raw = runner.read("speedup")
+@pytest.mark.parametrize("name", ["ablation", "speedup"])
+def test_a_picture_is_made_from_raw_results_alone(name, tmp_path):
+    raw = runner.read(name)
     assert raw is not None
-    speedup_picture.picture(runner.data_of(raw), tmp_path / "speedup.svg")
-    assert (tmp_path / "speedup.svg").read_text() == (runner.RESULTS / "speedup.svg").read_text()
+    import_module(f"benchmarks.{name}").picture(runner.data_of(raw), tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text() == (runner.RESULTS / f"{name}.svg").read_text()
 
 
 def test_every_benchmark_says_how_long_it_takes():

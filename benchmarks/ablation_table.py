@@ -1,0 +1,95 @@
+"""The tables of `benchmarks.ablation`, from its raw results alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from benchmarks.spread import with_range
+from slipstream.statistics import median
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+WHOLE = "everything"
+_NEAR = 1.05
+
+
+def at(run: Mapping[str, Any], seconds: float) -> float:
+    """Sum of operators after `seconds` of a run."""
+    return min((latency for when, latency, *_ in run["curve"] if when <= seconds), default=math.inf)
+
+
+def time_to(run: Mapping[str, Any], latency: float) -> float:
+    return min((when for when, reached, *_ in run["curve"] if reached <= latency), default=math.inf)
+
+
+def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
+    """The ratio of both when they had measured as many programs: what is left of it without the machine's pace."""
+    most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
+    both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
+    return _ratio(*both)
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    """The tables, from raw results alone. A ratio is to the whole method's run with the same seed."""
+    lines: list[str] = []
+    for model, result in data.items():
+        budget, half = result["budget"], result["budget"] / 2
+        lines += ["", f"{model}, {budget:g} s, {_seeds(len(result['runs'][WHOLE]))}:", ""]
+        heads = [
+            f"latency after {half:g} s",
+            f"after {budget:g} s",
+            "after as many trials",
+            "trials",
+            "within 5 % after, s",
+        ]
+        lines += [f"| variant | {' | '.join(heads)} |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        for name, pairs in pairs_of(result).items():
+            cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]
+            counted = all(len(point) > 2 for pair in pairs for side in pair for point in side["curve"])
+            cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted else "")
+            cells.append(", ".join(str(run["trials"]) for run, _ in pairs))
+            there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
+            cells.append(", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there))
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def pairs_of(result: Mapping[str, Any]) -> dict[str, list[Pair]]:
+    """Variant -> each of its runs with the whole method's of the same seed; not those still to come."""
+    whole = result["runs"][WHOLE]
+    found = {
+        name: [(runs[seed], whole[seed]) for seed in whole if seed in runs] for name, runs in result["runs"].items()
+    }
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def ratios_at(pairs: Iterable[Pair], seconds: float) -> list[float]:
+    return [_ratio(at(run, seconds), at(full, seconds)) for run, full in pairs]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"
+
+
+def _ratio(latency: float, whole: float) -> float:
+    """Infinite where an operator had no program yet, and nothing to compare with where the whole method had none."""
+    return latency / whole if math.isfinite(whole) else math.nan
+
+
+def _spread(ratios: list[float]) -> str:
+    if not all(map(math.isfinite, ratios)):
+        return "not all begun"
+    return with_range(ratios)
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """The ratio to the whole method's at the end of the budget, median over seeds."""
+    found = {}
+    for model, result in data.items():
+        for name, pairs in pairs_of(result).items():
+            ratios = ratios_at(pairs, result["budget"])
+            if all(map(math.isfinite, ratios)):
+                found[f"{model}: {name}"] = f"{median(ratios):.2f}"
+    return found
