@@ -24,7 +24,7 @@ def time_to(run: Mapping[str, Any], latency: float) -> float:
 
 
 def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
-    """The ratio of both when they had measured as many programs: what is left of it without the machine's pace."""
+    """The ratio of both when they had measured as many programs that ran: without the machine's pace."""
     most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
     both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
     return _ratio(*both)
@@ -47,13 +47,20 @@ def markdown(data: Mapping[str, Any]) -> str:
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         for name, pairs in pairs_of(result).items():
             cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]
-            counted = all(len(point) > 2 for pair in pairs for side in pair for point in side["curve"])
-            cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted else "")
+            cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted(pairs) else "")
             cells.append(", ".join(str(run["trials"]) for run, _ in pairs))
-            there = [time_to(run, _NEAR * at(full, budget)) for run, full in pairs]
-            cells.append(", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there))
+            cells.append(", ".join(_there(run, at(full, budget)) for run, full in pairs))
             lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _there(run: Mapping[str, Any], goal: float) -> str:
+    seconds = time_to(run, _NEAR * goal) if math.isfinite(goal) else math.inf
+    return f"{seconds:.0f}" if math.isfinite(seconds) else "never"
+
+
+def counted(pairs: Iterable[Pair]) -> bool:
+    return all(len(point) > 2 for pair in pairs for side in pair for point in side["curve"])
 
 
 def pairs_of(result: Mapping[str, Any]) -> dict[str, list[Pair]]:
@@ -70,7 +77,7 @@ def ratios_at(pairs: Iterable[Pair], seconds: float) -> list[float]:
 
 
 def _seeds(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "one seed"
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def _ratio(latency: float, whole: float) -> float:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+AS_FAST = 1.01  # as fast as: within one per cent
 Blocks = dict[str, list[list[float]]]
 """Name -> for every process, the medians of its blocks of runs. Blocks of the same number ran next to each other."""
 
@@ -40,7 +42,16 @@ def time_in_turn(model: str, paths: Mapping[str, Path], *, seconds: float, proce
 
 def ratios(ours: list[list[float]], theirs: list[list[float]]) -> list[float]:
     """Latency of one to that of the other in the same round, all rounds of all processes."""
-    return [a / b for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=False)]
+    return [ratio for process in _by_process(ours, theirs) for ratio in process]
+
+
+def by_process(ours: list[list[float]], theirs: list[list[float]]) -> list[float]:
+    """The same, the median of each process."""
+    return [median(process) for process in _by_process(ours, theirs)]
+
+
+def _by_process(ours: list[list[float]], theirs: list[list[float]]) -> list[list[float]]:
+    return [[a / b for a, b in zip(mine, other, strict=False)] for mine, other in zip(ours, theirs, strict=True)]
 
 
 def _time_here(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:

@@ -90,7 +90,7 @@ class EndedSession:
         return sum(self.weights[key] * trial.median for key, trial in best.items())
 
     def curve(self) -> Iterator[tuple[float, float, int]]:
-        """(seconds, sum of operators, programs measured) by slots, from the first that leaves no operator without."""
+        """(seconds, sum of operators, programs that ran) by slots, from the first that leaves no operator without."""
         best: dict[str, float] = {}
         measured = 0
         by_slot: dict[int | None, list[TrialRecord]] = {}

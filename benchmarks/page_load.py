@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import run
+from benchmarks.spread import with_range
 from slipstream.report.beside import serving
 from slipstream.report.server import stay_in_the_background
 from slipstream.session.directory import SessionDirectory
@@ -88,8 +89,7 @@ def markdown(data: Mapping[str, Any]) -> str:
     for name, text in NAMES.items():
         alone, fire = (median([one[name] for one in data[side]]) for side in ("quiet", "loaded"))
         longer = ratios(data, name)
-        spread = f"{median(longer):.2f} ({min(longer):.2f} - {max(longer):.2f})"
-        lines.append(f"| {text} | {alone:.3f} | {fire:.3f} | {spread} |")
+        lines.append(f"| {text} | {alone:.3f} | {fire:.3f} | {with_range(longer, 2)} |")
     clients = f"{data['clients']} clients that ask on and on, {data['stuck_clients']} that never read"
     return "\n".join([*lines, "", f"{clients}; {data['answers']} answers.", ""])
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ import_tvm_without_torch()
 
 from benchmarks.candidates import operators_of  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
+from benchmarks.spread import with_range  # noqa: E402
 from slipstream import cost  # noqa: E402
 from slipstream.cost.features import extract_possible  # noqa: E402
 from slipstream.cost.types import Example  # noqa: E402
@@ -142,7 +142,7 @@ def markdown(data: Mapping[str, Any]) -> str:
     for name, result in data.items():
         for side in ("stock", "preset"):
             columns = zip(*([1e6 * best for best in run] for run in result[side]), strict=True)
-            cells = [f"{statistics.median(c):.1f} ({min(c):.1f} - {max(c):.1f})" for c in columns]
+            cells = [with_range(column, 1) for column in columns]
             lines.append(f"| {name if side == 'stock' else ''} | {side} | {' | '.join(cells)} |")
     lines += ["", "Best time so far, median and range over seeds.", ""]
     for name, result in data.items():

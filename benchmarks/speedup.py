@@ -22,6 +22,7 @@ from benchmarks.artifacts_in_turn import time_in_turn
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
+from slipstream.errors import SlipstreamError
 from slipstream.tvm_import import import_tvm_without_torch
 
 import_tvm_without_torch()
@@ -43,7 +44,7 @@ PRESET_MINUTES = (1, 3, 10)
 
 
 Sides = Mapping[str, EndedSession]
-"""Name -> a session. The longest ones are "preset" and "ours-0"; shorter ones are "ours-SEED MINUTES min"."""
+"""Name -> a session. The longest ones are "preset" and the first "ours-SEED"; shorter ones have their minutes added."""
 
 
 def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shorter: Sides, work: Path) -> Any:
@@ -97,6 +98,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    if options.seeds > 1 and len(options.budgets) == 1:
+        raise SlipstreamError("the longest budget is for one seed alone: give --budgets more than one, or --seeds 1")
     for model in options.models:
         work = options.work / model
         settings = {"most_trials": options.trials}

@@ -11,7 +11,6 @@ from benchmarks import artifacts_in_turn
 from benchmarks.spread import with_quartiles, with_range
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
-_SAME = 1.01  # as fast as: within one per cent
 _MINUTES = (1, 3, 10)
 _OVERRUN = 1.1  # a session of ten minutes may take a little longer
 _AFTER_THE_SAME_TIME = """\
@@ -33,7 +32,7 @@ def seeds(result: Mapping[str, Any]) -> list[str]:
 def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
     """Seconds after which `side` had an artifact as fast as the one called `goal`; infinite if it never had."""
     names = [name for name in result["stages"] if name.startswith(f"{side} ") and name != PRESET_OWN]
-    there = [name for name in names if median(ratios(result, name, goal)) <= _SAME]
+    there = [name for name in names if median(ratios(result, name, goal)) <= artifacts_in_turn.AS_FAST]
     return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
@@ -41,11 +40,7 @@ def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
     """Latency of ours to the preset's after so many minutes, the median of each process and seed."""
     ours = [_then(result, side, minutes) for side in seeds(result)]
     theirs = _then(result, "preset", minutes)
-    return [
-        median(a / b for a, b in zip(mine, other, strict=False))
-        for blocks in ours
-        for mine, other in zip(blocks, theirs, strict=False)
-    ]
+    return [ratio for mine in ours if mine and theirs for ratio in artifacts_in_turn.by_process(mine, theirs)]
 
 
 def _then(result: Mapping[str, Any], side: str, minutes: float) -> list[list[float]]:
@@ -67,7 +62,7 @@ def markdown(models: Mapping[str, Any]) -> str:
     lines += ["| --- | --- | --- | --- | --- |"]
     for model, result in models.items():
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
-        cells = [f"{end:.0f}", _seconds(ours), f"{end / median(ours):.1f}"]
+        cells = [f"{end:.0f}", _seconds(result, ours), f"{end / median(ours):.1f}"]
         lines.append(f"| {model} | {' | '.join([*cells, with_quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
     lines += ["", "### After the same time", "", _AFTER_THE_SAME_TIME, ""]
     lines += ["| model | " + " | ".join(f"{minutes} min" for minutes in _MINUTES) + " |"]
@@ -102,8 +97,14 @@ def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
     return [reached(result, side, goal) for side in seeds(result)]
 
 
-def _seconds(there: Iterable[float]) -> str:
-    return ", ".join(f"{seconds:.0f}" if math.isfinite(seconds) else "never" for seconds in there)
+def _seconds(result: Mapping[str, Any], there: Iterable[float]) -> str:
+    """Of each seed; one that is not there by its longest session says so."""
+    stages = result["stages"]
+    longest = (max(row["seconds"] for name, row in stages.items() if name.startswith(f"{s} ")) for s in seeds(result))
+    return ", ".join(
+        f"{seconds:.0f}" if math.isfinite(seconds) else f"not by {end:.0f}"
+        for seconds, end in zip(there, longest, strict=True)
+    )
 
 
 def _times(models: Mapping[str, Any]) -> list[str]:
@@ -112,7 +113,7 @@ def _times(models: Mapping[str, Any]) -> list[str]:
     for model, result in models.items():
         end = result["stages"][PRESET_END]["seconds"]
         seconds = [end, min(end, reached(result, "preset", PRESET_END))]
-        ours = _seconds(_ours(result, PRESET_END))
+        ours = _seconds(result, _ours(result, PRESET_END))
         cells = [*(f"{there:.0f}" for there in seconds), ours, *(f"{times:.1f}" for times in sooner[model])]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     if all(min(times) > 0 for times in sooner.values()):

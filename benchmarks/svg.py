@@ -23,7 +23,7 @@ def write(path: Path, width: float, height: float, said: str, body: Iterable[str
     lines = "\n".join(body)
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{said}">\n<style>{_STYLE}\n</style>\n{lines}\n</svg>\n'
+        f'role="img" aria-label="{escape(said)}">\n<style>{_STYLE}\n</style>\n{lines}\n</svg>\n'
     )
 
 

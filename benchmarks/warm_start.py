@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.artifacts_in_turn import ratios, time_in_turn
+from benchmarks.artifacts_in_turn import AS_FAST, by_process, time_in_turn
 from benchmarks.runner import run
 from benchmarks.spread import with_range
 
@@ -27,7 +27,6 @@ QUICK = {
     "seconds": 2.0,
     "processes": 1,
 }
-_SAME = 1.01  # as fast as: within one per cent
 
 
 def markdown(data: Mapping[str, Any]) -> str:
@@ -37,21 +36,17 @@ def markdown(data: Mapping[str, Any]) -> str:
         goal = "preset" if "preset" in sessions else next(iter(sessions))
         lines += ["", f"{name}, with {goal} for 1:", ""]
         lines += [
-            "| session | trials | s | times sooner | sum of operators, ms | model's latency | to ONNX Runtime's |"
+            "| session | trials | s | times shorter | sum of operators, ms | model's latency | to ONNX Runtime's |"
         ]
         lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
         for side, session in sessions.items():
-            to = [with_range(_by_process(blocks[side], blocks[other])) for other in (goal, "onnxruntime")]
+            to = [with_range(by_process(blocks[side], blocks[other])) for other in (goal, "onnxruntime")]
             end = f"{1e3 * session['curve'][-1][1]:.2f}" if session["curve"] else "not all measured"
-            sooner = f"{sessions[goal]['seconds'] / session['seconds']:.1f}"
+            shorter = f"{sessions[goal]['seconds'] / session['seconds']:.1f}"
             lines.append(
-                f"| {side} | {session['trials']} | {session['seconds']:.0f} | {sooner} | {end} | {' | '.join(to)} |"
+                f"| {side} | {session['trials']} | {session['seconds']:.0f} | {shorter} | {end} | {' | '.join(to)} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def _by_process(ours: list[list[float]], theirs: list[list[float]]) -> list[float]:
-    return [median(ratios([mine], [other])) for mine, other in zip(ours, theirs, strict=True)]
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
@@ -63,7 +58,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
             there = [
                 session["seconds"]
                 for budget, session in sessions.items()
-                if budget.startswith(side) and median(ratios(blocks[budget], blocks["preset"])) <= _SAME
+                if budget.startswith(side) and median(by_process(blocks[budget], blocks["preset"])) <= AS_FAST
             ]
             sooner = sessions["preset"]["seconds"] / min(there) if there else 0.0
             found[f"{name}: {side} times sooner than the preset"] = f"{sooner:.0f}" if there else "never"

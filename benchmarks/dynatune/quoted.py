@@ -7,8 +7,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
+
+from benchmarks.spread import with_range
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -65,6 +67,5 @@ def _real_run(data: Mapping[str, Any]) -> str:
         runs = [run for run in data["runs"] if run["scheduler"] == scheduler]
         ends = [1e3 * min((ms for at, ms in run["curve"] if at <= data["budget"]), default=math.inf) for run in runs]
         starts = [1e3 * run["start"] for run in runs]
-        end = f"{median(ends):.1f} ({min(ends):.1f} - {max(ends):.1f})"
-        lines.append(f"| {scheduler} | {end} | {min(starts):.1f} - {max(starts):.1f} | {len(runs)} |")
+        lines.append(f"| {scheduler} | {with_range(ends, 1)} | {min(starts):.1f} - {max(starts):.1f} | {len(runs)} |")
     return "\n".join(lines)

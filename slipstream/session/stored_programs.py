@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 class StoredPrograms:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sketches: dict[str, Sketch] = {}
+        self._sketches: dict[str, Sketch | None] = {}
 
     def get(self, operator: str, record: ProgramRecord) -> Program | None:
         """The program a record names; None if its sketch is not in the store."""
@@ -23,11 +23,11 @@ class StoredPrograms:
             text = self._store.sketch(record.sketch)
             if text is None:
                 logger.warning("the store lacks sketch %s; its programs are left out", record.sketch)
-                return None
-            self._sketches[record.sketch] = Sketch(text)
-        return Program(operator, self._sketches[record.sketch], from_json(record.decisions), record.origin)
+            self._sketches[record.sketch] = None if text is None else Sketch(text)
+        sketch = self._sketches[record.sketch]
+        return Program(operator, sketch, from_json(record.decisions), record.origin) if sketch else None
 
     def keep(self, sketch: Sketch) -> None:
-        if sketch.digest not in self._sketches:
+        if self._sketches.get(sketch.digest) is None:
             self._store.add_sketch(sketch.digest, sketch.text)
             self._sketches[sketch.digest] = sketch
