@@ -34,6 +34,15 @@ def test_a_side_runs_in_its_own_process_in_every_round(files, tmp_path):
     assert found["error"] < 1e-6
 
 
+def test_a_side_that_is_not_installed_says_so_in_a_few_words(files, tmp_path, monkeypatch, capfd):
+    (tmp_path / "openvino.py").write_text("raise ImportError('there is none')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = {**job(files, tmp_path), "variant": "as it comes"}
+    (found,) = compare(["openvino"], {"openvino": asked}, processes=1, rounds=1, seed=0).values()
+    assert found["failed"] == "not installed"
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_side_that_computes_something_else_does_not_run(files, tmp_path):
     with np.load(files["expected"]) as archive:
         np.savez(tmp_path / "other.npz", *(1.1 * archive[name] for name in archive.files))
