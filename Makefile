@@ -1,6 +1,6 @@
 # make demo          install, then tune a small model on this CPU and benchmark it
 # make test          install, then lint, type-check and test
-# make bench-quick   install, then a smaller version of every benchmark's table, in about nine minutes
+# make bench-quick   install, then a smaller version of every benchmark's table, in under ten minutes
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -1,4 +1,4 @@
-"""Lists the benchmarks: `python -m benchmarks`. --quick runs a smaller version of each, in about nine minutes."""
+"""Lists the benchmarks: `python -m benchmarks`. --quick runs a smaller version of each, in under ten minutes."""
 
 from __future__ import annotations
 

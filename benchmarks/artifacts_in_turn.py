@@ -26,15 +26,8 @@ def time_in_turn(model: str, paths: Mapping[str, Path], *, seconds: float, proce
     blocks: Blocks = {}
     named = json.dumps({name: str(path) for name, path in paths.items()})
     for seed in range(processes):
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.artifacts_in_turn",
-            model,
-            named,
-            str(seconds / processes),
-            str(seed),
-        ]
+        command = [sys.executable, "-m", "benchmarks.artifacts_in_turn"]
+        command += [model, named, str(seconds / processes), str(seed)]
         for name, timed in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
             blocks.setdefault(name, []).append(timed)
     return blocks

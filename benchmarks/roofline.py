@@ -6,7 +6,7 @@ caches from one operator to the next, so bandwidth is measured for several amoun
 is not larger counts. A 3x3 convolution has a bound for its direct form and one for each of Winograd's, whose transforms
 count as free here; the least is taken, whichever form a program has.
 
-The model is tuned for --budget, or --sessions names the folder of sessions of `benchmarks.speedup`.
+The model is tuned for --budget; `--sessions build/latency` takes those that `benchmarks.latency` tuned.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
                 for budget, session in sessions.items()
                 if budget.startswith(side) and median(by_process(blocks[budget], blocks["preset"])) <= AS_FAST
             ]
-            sooner = sessions["preset"]["seconds"] / min(there) if there else 0.0
-            found[f"{name}: {side} times sooner than the preset"] = f"{sooner:.0f}" if there else "never"
+            sooner = f"{sessions['preset']['seconds'] / min(there):.0f}" if there else "never"
+            found[f"{name}: {side} times sooner than the preset"] = sooner
     return found
 
 
