@@ -10,7 +10,7 @@ import time
 from importlib import import_module
 
 from benchmarks.runner import QUICK, titles
-from slipstream.cuda_device import find_device
+from slipstream.machine.cuda import find_device
 
 ON_A_GPU = ("gpu", "gpu_layout")
 # Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.

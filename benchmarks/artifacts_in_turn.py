@@ -48,14 +48,14 @@ def _by_process(ours: list[list[float]], theirs: list[list[float]]) -> list[list
 
 
 def _time_here(model: str, paths: Mapping[str, str], seconds: float, seed: int) -> dict[str, list[float]]:
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     from slipstream.artifact.baselines import baseline
     from slipstream.artifact.bench import interleave
     from slipstream.artifact.loaded import load
     from slipstream.frontends.inputs import random_inputs
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
 
     threads = resolve_target("cpu").threads
     compiled = {name: load(path, threads=threads) for name, path in paths.items()}

@@ -11,9 +11,9 @@ from tvm import s_tir
 from slipstream.frontends import load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
+from slipstream.machine.target import Target
 from slipstream.measure.types import Candidate
-from slipstream.target import Target
-from slipstream.tvm_intrinsics import import_intrinsics
+from slipstream.tvm_bridge.intrinsics import import_intrinsics
 
 # Kind of operator -> (model of the zoo, how `Operator.name` begins).
 OPERATORS: dict[str, tuple[str, str]] = {

@@ -59,15 +59,15 @@ _TOP = 4
 
 def record(count: int, seed: int) -> None:
     """Measure `count` random programs of each operator, and keep their features and times."""
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     import tvm
 
     from benchmarks.candidates import operators_of, sample_programs
     from slipstream.cost.features import extract
+    from slipstream.machine.target import resolve_target
     from slipstream.measure import LocalMeasurer, reference_text
-    from slipstream.target import resolve_target
 
     target = resolve_target()
     known = {operator.name: operator for model in OPERATORS for operator in operators_of(model, target)}

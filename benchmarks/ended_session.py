@@ -20,7 +20,7 @@ from slipstream.store import TrialRecord
 
 _PRELUDE = """
 import json, sys
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 import_tvm_without_torch()
 from slipstream.session.tune import resume, tune
 """

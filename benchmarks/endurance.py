@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 import_tvm_without_torch()
 
@@ -25,8 +25,8 @@ from tvm import s_tir, te, tirx  # noqa: E402
 
 from benchmarks.runner import run  # noqa: E402
 from slipstream.errors import SlipstreamError  # noqa: E402
+from slipstream.machine.target import resolve_target  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
-from slipstream.target import resolve_target  # noqa: E402
 
 _SIZE = 64
 _KEY = "matmul"

@@ -18,11 +18,11 @@ from typing import Any
 import slipstream
 from benchmarks.gpu_table import markdown, numbers, short_name
 from benchmarks.runner import run
-from slipstream.cuda_device import this_device
+from slipstream.machine.cuda import this_device
+from slipstream.machine.target import available_cores
 from slipstream.session.budget import parse_duration
 from slipstream.session.events import Event, Snapshot
-from slipstream.target import available_cores
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 __all__ = ["arguments", "markdown", "measure", "numbers"]
 

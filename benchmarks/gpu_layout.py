@@ -15,9 +15,9 @@ from typing import Any
 
 import slipstream
 from benchmarks.runner import run
-from slipstream.cuda_device import this_device
+from slipstream.machine.cuda import this_device
 from slipstream.session.budget import parse_duration
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 QUICK = {"models": ["tiny_cnn"], "budget": "20s"}
 LAYOUTS = ("NHWC", "NCHW")

@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.rivals.rounds import compare
-    from slipstream.target import available_cores
+    from slipstream.machine.target import available_cores
 
     for model in options.models:
         jobs = prepared(model, options, available_cores())

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from slipstream.hardware import cpu_model
+from slipstream.machine.cpu import cpu_model
 
 _PACKAGES = ("slipstream", "apache-tvm", "numpy", "xgboost-cpu", "onnxruntime", "torch")
 _RIVALS = ("openvino", "iree-base-compiler")  # named where they are installed

@@ -101,11 +101,11 @@ class Drawn:
 
 def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.candidates import operators_of
+    from slipstream.machine.target import resolve_target
     from slipstream.program.space import Space
     from slipstream.session.budget import Budget
-    from slipstream.session.room import Room
+    from slipstream.session.operator_trials import Room
     from slipstream.store import Store
-    from slipstream.target import resolve_target
     from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
 
     class Forgetful(SyntheticMeasurer):

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.runner import run
 from benchmarks.spread import with_range
-from slipstream.report.beside import serving
+from slipstream.report.live_process import serving
 from slipstream.report.server import stay_in_the_background
 from slipstream.session.directory import SessionDirectory
 from slipstream.store import Store

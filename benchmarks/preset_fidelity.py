@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 import_tvm_without_torch()
 
@@ -24,13 +24,13 @@ from benchmarks.spread import with_range  # noqa: E402
 from slipstream import cost  # noqa: E402
 from slipstream.cost.features import extract_possible  # noqa: E402
 from slipstream.cost.types import Example  # noqa: E402
+from slipstream.machine.target import resolve_target  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
 from slipstream.program.space import Space  # noqa: E402
 from slipstream.program.trace import read_trace  # noqa: E402
 from slipstream.search.evolutionary import Evolution, Evolutionary  # noqa: E402
 from slipstream.search.types import Measured, Question  # noqa: E402
-from slipstream.target import resolve_target  # noqa: E402
-from slipstream.tvm_intrinsics import import_intrinsics  # noqa: E402
+from slipstream.tvm_bridge.intrinsics import import_intrinsics  # noqa: E402
 
 _OPERATORS = (("resnet18", "conv2d 1x1/2 128→256 14x14 + add"), ("resnet18", "matmul 1x512x1000 + add"))
 QUICK = {"seeds": 1, "rounds": 2, "trials": 8, "population": 32, "operators": 1}

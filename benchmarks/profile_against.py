@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     import slipstream
@@ -58,10 +58,10 @@ def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str
     from slipstream.artifact.loaded import load
     from slipstream.frontends import load_model, random_inputs
     from slipstream.frontends.onnx_run import session
-    from slipstream.graph.operator_names import describe
+    from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
     from slipstream.graph.relax_walk import prim_funcs
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
 
     target, loaded = resolve_target("cpu"), load_model(model)
     names = {str(g.name_hint): describe(func) for g, func in prim_funcs(prepare(loaded.module, target)[0]).items()}

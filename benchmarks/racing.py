@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.runner import RESULTS, run
 from slipstream.measure.config import MeasureConfig, Racing
-from slipstream.measure.racing import runs_per_sample
-from slipstream.measure.sampling import race
-from slipstream.measure.settle import Settling, near_ties, settle
+from slipstream.measure.timing.racing import runs_per_sample
+from slipstream.measure.timing.sampling import race
+from slipstream.measure.timing.settling import Settling, near_ties, settle
 from slipstream.statistics import median
 
 RECORDING = RESULTS / "racing_samples.json.gz"
@@ -36,12 +36,12 @@ EVERYTHING = Racing(
 
 def record(count: int, seed: int) -> dict[str, Any]:
     """Time `count` random programs of each operator at length."""
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     from benchmarks.candidates import pick_operators, sample_programs
+    from slipstream.machine.target import resolve_target
     from slipstream.measure import LocalMeasurer, reference_text
-    from slipstream.target import resolve_target
 
     target = resolve_target()
     operators = pick_operators(target)

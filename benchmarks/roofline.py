@@ -32,8 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import EndedSession, tune_apart
-    from slipstream.hardware import measure_bandwidth, measure_peak_flops
-    from slipstream.target import resolve_target
+    from slipstream.machine.cpu import measure_bandwidth, measure_peak_flops
+    from slipstream.machine.target import resolve_target
 
     target = resolve_target("cpu")
     for model in options.models:
@@ -79,7 +79,7 @@ def forms_of(operator: Any) -> dict[str, dict[str, int]]:
     import tvm
 
     from slipstream.graph.forms import DIRECT, TILES
-    from slipstream.graph.winograd_form import find_convolution
+    from slipstream.graph.winograd.form import find_convolution
 
     forms = {DIRECT: {"flops": operator.flops, "bytes": operator.bytes}}
     convolution = find_convolution(tvm.ir.load_json(operator.module)["main"])

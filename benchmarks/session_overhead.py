@@ -22,18 +22,18 @@ from typing import Any
 from tvm import te, topi
 
 from benchmarks.runner import run
-from slipstream.graph.operator_key import operator_key
-from slipstream.graph.operator_names import describe
+from slipstream.graph.describe.key import operator_key
+from slipstream.graph.describe.names import describe
 from slipstream.graph.operators import Operator, count_flops
+from slipstream.machine.target import resolve_target
 from slipstream.program.space import Space
 from slipstream.search.random import Random
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
-from slipstream.session.room import Room
+from slipstream.session.operator_trials import Room
 from slipstream.session.settings import Settings
 from slipstream.store import Store
-from slipstream.target import resolve_target
 from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
 
 SCHEDULERS = ("round_robin", "gradient", "dynatune")

@@ -23,7 +23,7 @@ from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
 from slipstream.errors import SlipstreamError
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 import_tvm_without_torch()
 
@@ -31,10 +31,10 @@ from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
 from slipstream.artifact.compile import write_artifact  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
+from slipstream.machine.target import Target, resolve_target  # noqa: E402
 from slipstream.session.budget import parse_duration  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
 from slipstream.store import TrialRecord  # noqa: E402
-from slipstream.target import Target, resolve_target  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 import_tvm_without_torch()
 
@@ -29,8 +29,8 @@ import tvm  # noqa: E402
 
 from benchmarks.candidates import pick_operators, sample_programs  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
+from slipstream.machine.target import Target, available_cores, resolve_target  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
-from slipstream.target import Target, available_cores, resolve_target  # noqa: E402
 
 _LIMIT_SECONDS = 600.0
 QUICK = {"count": 3, "without_stock": True, "cores": [available_cores()]}

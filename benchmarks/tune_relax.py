@@ -45,7 +45,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import EndedSession, tune_apart
     from benchmarks.rivals.models import model_files
     from benchmarks.rivals.rounds import compare
-    from slipstream.target import available_cores
+    from slipstream.machine.target import available_cores
 
     threads = available_cores()
     for model in options.models:

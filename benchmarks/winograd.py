@@ -46,9 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.racing import EVERYTHING
+    from slipstream.machine.target import resolve_target
     from slipstream.measure import Candidate, LocalMeasurer, MeasureConfig, reference_text
     from slipstream.program.space import Space
-    from slipstream.target import resolve_target
     from tests.graph.test_winograd import Convolution, function
 
     target = resolve_target()

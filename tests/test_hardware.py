@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream import hardware
-from slipstream.target import Target, resolve_target
+from slipstream.machine import cpu as hardware
+from slipstream.machine.target import Target, resolve_target
 
 _ARM_CPUINFO = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import slipstream
-from slipstream import linker
 from slipstream.errors import BuildError
+from slipstream.machine import linker
 from tests.conftest import small_model
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tvm
 
-from slipstream import nvrtc
 from slipstream.errors import BuildError
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.measure.lowering import Lowered, lower
 from slipstream.program.space import Space
+from slipstream.tvm_bridge import nvrtc
 from tests.gpu import needs_nvrtc, operators, some_gpu
 
 

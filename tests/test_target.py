@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import slipstream
-from slipstream.cuda_device import find_device
 from slipstream.errors import TargetError
-from slipstream.target import available_cores, host_features, resolve_target
+from slipstream.machine.cuda import find_device
+from slipstream.machine.target import available_cores, host_features, resolve_target
 
 
 def test_this_machine() -> None:
@@ -47,7 +47,7 @@ def test_compiled_code_uses_the_cores_asked_for_and_binds_nobody() -> None:
     """In fresh processes: TVM's own default is half the cores on x86, and the caller bound to core 0."""
     script = (
         "import os, sys, tvm_ffi, tvm\n"
-        "from slipstream.threads import use_threads\n"
+        "from slipstream.machine.threads import use_threads\n"
         "before = os.sched_getaffinity(0)\n"
         "use_threads(int(sys.argv[1]))\n"
         "print(tvm_ffi.get_global_func('runtime.NumThreads')(), os.sched_getaffinity(0) == before)\n"

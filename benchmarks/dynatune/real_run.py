@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error("--seeds is a whole number from 1")
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     try:

@@ -27,7 +27,7 @@ import slipstream
 from benchmarks.dynatune.curves import CURVES, GPU_CURVES, OperatorCurve, Recording, RecordingError
 from slipstream.errors import SlipstreamError
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
-from slipstream.session.loop_records import is_default
+from slipstream.session.records import is_default
 from slipstream.session.settings import Settings
 from slipstream.store import SlotRecord, Store, TrialRecord
 
@@ -162,11 +162,11 @@ def _similar(model: str, spec: str) -> dict[str, list[str]]:
     from slipstream.frontends import load_model
     from slipstream.graph.operators import extract_operators
     from slipstream.graph.prepare import prepare
-    from slipstream.native_output import quiet_native_code
+    from slipstream.machine.target import resolve_target
     from slipstream.program.space import Space
-    from slipstream.session.kinship import Kinship
-    from slipstream.session.room import Room
-    from slipstream.target import resolve_target
+    from slipstream.session.families import Kinship
+    from slipstream.session.operator_trials import Room
+    from slipstream.tvm_bridge.native_output import quiet_native_code
 
     target = resolve_target(spec)
     with quiet_native_code():
@@ -198,7 +198,7 @@ def main() -> None:
     on_gpu = options.target != "cpu"
     curves = options.curves or (GPU_CURVES if on_gpu else CURVES)
     work = options.work or Path("build/dynatune_gpu" if on_gpu else "build/dynatune")
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     try:

@@ -13,7 +13,7 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest
 from slipstream.artifact.weights import map_weights
 from slipstream.frontends.inputs import Array
-from slipstream.threads import use_threads
+from slipstream.machine.threads import use_threads
 
 # Calls of the virtual machine itself: they reserve memory or reshape without touching it.
 _MACHINERY = ("vm.builtin.",)

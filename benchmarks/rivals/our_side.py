@@ -13,7 +13,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     from slipstream.artifact.loaded import load

@@ -43,7 +43,7 @@ def tune(model: Path, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.relax_integration import extract_tasks, tune_relax
 
-    from slipstream.tvm_intrinsics import import_intrinsics
+    from slipstream.tvm_bridge.intrinsics import import_intrinsics
 
     target = _target()
     with target:
@@ -76,7 +76,7 @@ def tune(model: Path, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target() -> Any:
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
 
     return resolve_target("cpu").tvm
 

@@ -14,8 +14,8 @@ from slipstream.artifact.baselines import baseline
 from slipstream.artifact.loaded import load
 from slipstream.errors import InputError, SlipstreamError
 from slipstream.frontends.inputs import random_inputs
+from slipstream.machine.target import available_cores
 from slipstream.statistics import median_ranks
-from slipstream.target import available_cores
 
 OURS = "slipstream"
 _BLOCK_SECONDS = 0.1

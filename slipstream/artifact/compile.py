@@ -19,8 +19,8 @@ from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
-from slipstream.linker import link
-from slipstream.target import Target, resolve_target
+from slipstream.machine.linker import link
+from slipstream.machine.target import Target, resolve_target
 
 Progress = Callable[[str], None]
 

@@ -11,11 +11,11 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
 from slipstream.artifact.runtime import Executor, Outputs
 from slipstream.artifact.weights import map_weights
-from slipstream.cuda_device import find_device
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
-from slipstream.native_output import quiet_native_code
-from slipstream.target import lacking_features
+from slipstream.machine.cuda import find_device
+from slipstream.machine.target import lacking_features
+from slipstream.tvm_bridge.native_output import quiet_native_code
 
 
 class CompiledModel:
@@ -97,7 +97,7 @@ def _check_machine(directory: Path, manifest: Manifest) -> None:
 
 def _check_gpu(directory: Path, architecture: str) -> None:
     """Machine code runs on its own architecture and on later minor versions of it."""
-    from slipstream.cuda_libraries import load_runtime
+    from slipstream.machine.cuda_libraries import load_runtime
 
     device = find_device()
     if device is None or not load_runtime():

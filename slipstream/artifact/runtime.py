@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import Array, TensorSpec
-from slipstream.threads import use_threads
+from slipstream.machine.threads import use_threads
 
 _CPU = (1, 0)  # DLPack's name of it
 

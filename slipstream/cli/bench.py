@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import threads_option
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.artifact.bench import BenchResult

@@ -20,7 +20,7 @@ from slipstream.cli.options import (
     threads_option,
 )
 from slipstream.errors import InputError
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from slipstream.doctor import Machine, Report
+    from slipstream.machine.doctor import Machine, Report
 
 
 @click.command()
@@ -22,7 +22,7 @@ def doctor(as_json: bool, no_measure: bool) -> None:
     """
     from dataclasses import asdict
 
-    from slipstream.doctor import examine
+    from slipstream.machine.doctor import examine
 
     report = examine(measure=not no_measure)
     if as_json:

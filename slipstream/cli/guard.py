@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,9 +13,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from slipstream.errors import BuildError, SlipstreamError
+from slipstream.processes.child import die_with_parent
 
 Progress = Callable[[str], None]
-_PR_SET_PDEATHSIG = 1
 
 
 def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
@@ -59,7 +58,7 @@ def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
 
 
 def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent(number=signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary files are cleaned up
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops us
     os.dup2(log, 1)

@@ -20,11 +20,11 @@ from slipstream.cli.options import (
     threads_option,
 )
 from slipstream.errors import InputError
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
+    from slipstream.machine.target import Target
     from slipstream.measure import Measurement
-    from slipstream.target import Target
 
 _STAGES = ("import", "prepare", "extract", "measure")
 
@@ -101,7 +101,7 @@ def measure(
         from slipstream.frontends import load_model
         from slipstream.graph.operators import extract_operators
         from slipstream.graph.prepare import prepare
-        from slipstream.target import resolve_target
+        from slipstream.machine.target import resolve_target
 
         progress("import")
         resolved = resolve_target(target, threads, dtype)

@@ -16,7 +16,7 @@ from slipstream.cli.options import (
     shape_option,
     target_option,
 )
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 _STAGES = ("import", "prepare", "extract")
 
@@ -59,7 +59,7 @@ def operators(
         from slipstream.frontends import load_model
         from slipstream.graph.operators import extract_operators
         from slipstream.graph.prepare import prepare
-        from slipstream.target import resolve_target
+        from slipstream.machine.target import resolve_target
 
         progress("import")
         resolved = resolve_target(target, dtype=dtype)

@@ -10,7 +10,7 @@ import click
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import read_arrays, threads_option
 from slipstream.errors import InputError
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 
 @click.command()

@@ -164,7 +164,7 @@ def export(path: Path, directory: Path, hardware: str | None) -> None:
     """Write the trials of one piece of hardware to DIRECTORY as a MetaSchedule JSON database."""
     from slipstream.store import Store
     from slipstream.store.metaschedule import export_metaschedule
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     with Store.open(path, read_only=True) as opened:
         machine = _the_hardware(opened, hardware)
@@ -191,7 +191,7 @@ def import_command(path: Path, directory: Path, hardware: str | None) -> None:
     """
     from slipstream.store import Store
     from slipstream.store.metaschedule import import_metaschedule, require_files
-    from slipstream.tvm_import import import_tvm_without_torch
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     require_files(directory)
     with Store.open(path) as opened:
@@ -213,7 +213,7 @@ def describe_module(text: str) -> OperatorRecord:
     """The operator that a MetaSchedule workload is."""
     import tvm
 
-    from slipstream.graph.operator_key import operator_key
+    from slipstream.graph.describe.key import operator_key
     from slipstream.graph.operators import make_operator
     from slipstream.store import OperatorRecord, StoreError
 

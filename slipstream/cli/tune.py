@@ -22,7 +22,7 @@ from slipstream.cli.options import (
     target_option,
     threads_option,
 )
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
@@ -164,7 +164,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from slipstream.report.beside import serving
+    from slipstream.report.live_process import serving
 
     with serving(directory) as url:
         click.echo(f"live page: {url}", err=True)

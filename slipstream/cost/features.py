@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.cost.types import CostModelError, Features
-from slipstream.target import Target, available_cores
-from slipstream.tvm_intrinsics import import_intrinsics
+from slipstream.machine.target import Target, available_cores
+from slipstream.tvm_bridge.intrinsics import import_intrinsics
 
 if TYPE_CHECKING:
     import tvm

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import IO, Any
 
 from slipstream import errors
+from slipstream.processes.child import child_environment
 
 _SECONDS = 900.0
 
@@ -42,8 +41,6 @@ class _Worker:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            package_root = str(Path(__file__).parents[2])
-            paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the worker
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "slipstream.frontends.onnx_worker"],
@@ -51,7 +48,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=child_environment(),
                 start_new_session=True,  # Ctrl-C is for us to handle, not for the worker
             )
             atexit.register(self.stop)

@@ -14,12 +14,12 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.errors import BuildError, TargetError
-from slipstream.graph import tir_pipeline
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.kernels import kernels_apart
+from slipstream.graph.gpu.kernels import kernels_apart
 from slipstream.graph.relax_walk import map_prim_funcs
-from slipstream.target import Target
+from slipstream.machine.target import Target
+from slipstream.tvm_bridge import pipeline as tir_pipeline
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -68,8 +68,8 @@ def _context(target: Target) -> Iterator[None]:
 
 def prepare_for_cuda() -> None:
     """Make TVM able to generate CUDA code in this process."""
-    from slipstream import nvrtc
-    from slipstream.cuda_libraries import load_runtime
+    from slipstream.machine.cuda_libraries import load_runtime
+    from slipstream.tvm_bridge import nvrtc
 
     if not load_runtime():
         raise TargetError(

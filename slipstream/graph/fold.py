@@ -13,10 +13,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
-from slipstream.target import Target
-from slipstream.threads import use_threads
+from slipstream.machine.target import Target
+from slipstream.machine.threads import use_threads
 
 
 def fold_constants(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

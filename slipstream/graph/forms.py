@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import tvm
 from tvm import s_tir, tirx
 
-from slipstream.graph.default_schedule import default_sketch, schedule_default
+from slipstream.graph.cpu.default_schedule import default_sketch, schedule_default
 from slipstream.graph.schedule_blocks import start_schedule
-from slipstream.graph.winograd_form import Convolution, find_convolution, winograd_form
-from slipstream.graph.winograd_schedule import NEAR_BYTES, schedule_winograd
-from slipstream.target import Target
+from slipstream.graph.winograd.form import Convolution, find_convolution, winograd_form
+from slipstream.graph.winograd.schedule import NEAR_BYTES, schedule_winograd
+from slipstream.machine.target import Target
 
 DIRECT = ""
 # Outputs to a side of a tile, by form.

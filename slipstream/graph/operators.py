@@ -10,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
-from slipstream.graph.operator_blocks import extent
-from slipstream.graph.operator_key import fields_of, operator_key
-from slipstream.graph.operator_names import describe
+from slipstream.graph.describe.blocks import extent
+from slipstream.graph.describe.key import fields_of, operator_key
+from slipstream.graph.describe.names import describe
 from slipstream.graph.relax_walk import is_call_tir
 
 _ARITHMETIC = (

@@ -20,12 +20,12 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
+from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
-from slipstream.graph.half_precision import cast_to_half
+from slipstream.graph.gpu.half_precision import cast_to_half
 from slipstream.graph.pass_report import PassReport
 from slipstream.graph.relax_walk import map_prim_funcs
-from slipstream.graph.whole_vectors import fill_vectors
-from slipstream.target import Target
+from slipstream.machine.target import Target
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
 

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.analysis import undefined_vars
 
-from slipstream.target import Target
+from slipstream.machine.target import Target
 
 DATA_PARALLEL, REDUCTION = 0, 2
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")

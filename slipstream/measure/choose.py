@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from slipstream.errors import TargetError
 
 if TYPE_CHECKING:
+    from slipstream.machine.target import Target
     from slipstream.measure.types import Measurer
-    from slipstream.target import Target
 
 
 def make_measurer(
@@ -22,14 +22,14 @@ def make_measurer(
         from slipstream.measure import GpuMeasurer, LocalMeasurer
 
         return LocalMeasurer(target, references) if target.gpu is None else GpuMeasurer(target, references)
-    from slipstream.measure.rpc import RpcMeasurer
+    from slipstream.measure.devices.rpc import RpcMeasurer
 
     return RpcMeasurer(*where, rpc_key, target, references=references)
 
 
 def check_gpu(target: Target, rpc: str | None) -> None:
     """Programs for a GPU can be measured on this machine's, and nowhere else."""
-    from slipstream.cuda_device import this_device
+    from slipstream.machine.cuda import this_device
 
     if target.gpu is None:
         return
@@ -48,7 +48,7 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
     if rpc is None or rpc_key is None:
         given, missing = ("--rpc-key", "--rpc HOST:PORT") if rpc is None else ("--rpc", "--rpc-key NAME")
         raise TargetError(f"{given} needs {missing} with it: the tracker's address and the key of its devices")
-    from slipstream.measure.rpc_tracker import Tracker
+    from slipstream.measure.devices.rpc_tracker import Tracker
 
     host, port = parse_address(rpc)
     with Tracker(host, port) as tracker:
@@ -57,7 +57,7 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
         known = f"it has {', '.join(keys)}" if keys else "it has no devices at all"
         raise TargetError(
             f"the tracker at {rpc} has no device with the key {rpc_key!r} ({known}): start one with "
-            f"'python -m slipstream.measure.rpc_server --tracker {rpc} --key {rpc_key}'"
+            f"'python -m slipstream.measure.devices.rpc_server --tracker {rpc} --key {rpc_key}'"
         )
     return host, port
 

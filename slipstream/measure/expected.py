@@ -9,10 +9,10 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, Layout, plan, random_values
 from slipstream.measure.lowering import arguments_of, as_tensor, generate, lower
-from slipstream.target import Target
 
 
 def layout_of(func: tirx.PrimFunc) -> Layout:

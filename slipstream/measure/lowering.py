@@ -18,9 +18,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from slipstream.graph import tir_pipeline
+from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
-from slipstream.target import Target
+from slipstream.tvm_bridge import pipeline as tir_pipeline
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Slow on large programs, and without a trace in the machine code: LLVM drops empty loops anyway, and the second one
@@ -116,7 +116,7 @@ def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Low
 
 def generate_library(lowered: Lowered, target: Target, path: str) -> None:
     """A shared library of the kernels, if any, and what launches them; who loads it needs no compiler."""
-    from slipstream.linker import link
+    from slipstream.machine.linker import link
 
     library = codegen_build(lowered.module, target.host.tvm)
     if lowered.device is not None:

@@ -6,9 +6,9 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from slipstream.measure.gpu_process import HeldGpu
-from slipstream.measure.processes import End, WorkerProcess
+from slipstream.measure.devices.gpu_process import HeldGpu
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
+from slipstream.processes.fork_server import End, WorkerProcess
 
 MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "Cannot allocate memory")
 _SIGKILL = -9

@@ -22,10 +22,10 @@ from tvm import te
 from tvm.tirx.build import codegen_build
 
 from slipstream.graph.build import prepare_for_cuda
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.machine.target import Target
+from slipstream.machine.threads import use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
-from slipstream.measure.channel import Channel, ChannelClosedError
-from slipstream.measure.cold import with_copies
 from slipstream.measure.config import Racing
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
@@ -38,11 +38,11 @@ from slipstream.measure.lowering import (
     lower,
     read_module,
 )
-from slipstream.measure.noise import seconds_waited
-from slipstream.measure.sampling import race
+from slipstream.measure.timing.cold_weights import with_copies
+from slipstream.measure.timing.noise import seconds_waited
+from slipstream.measure.timing.sampling import race
 from slipstream.measure.types import FailureKind
-from slipstream.target import Target
-from slipstream.threads import use_threads
+from slipstream.processes.channel import Channel, ChannelClosedError
 
 _PROBE_SIZE = 256
 

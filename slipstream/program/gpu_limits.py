@@ -17,11 +17,11 @@ import tvm_ffi
 from numpy.typing import NDArray
 from tvm import s_tir, tirx
 
-from slipstream.cuda_device import CudaDevice
+from slipstream.machine.cuda import CudaDevice
+from slipstream.machine.target import STATIC_SHARED_BYTES, Target
 from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
 from slipstream.program.sketch import Sketch
-from slipstream.target import STATIC_SHARED_BYTES, Target
-from slipstream.tvm_intrinsics import PIECE, WMMA
+from slipstream.tvm_bridge.intrinsics import PIECE, WMMA
 
 _MOST_VIRTUAL_THREADS = 8
 # A thread has 255 registers; besides its sums it needs some for operands and addresses.

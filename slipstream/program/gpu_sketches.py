@@ -13,7 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from slipstream.tvm_intrinsics import (
+from slipstream.tvm_bridge.intrinsics import (
     WMMA,
     WMMA_COMPUTE_TRANSPOSED,
     WMMA_LOAD_B_TRANSPOSED,

@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from slipstream.graph.default_schedule import may_rewrite_layout, schedule_default
+from slipstream.graph.cpu.default_schedule import may_rewrite_layout, schedule_default
 from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
-from slipstream.native_output import quiet_native_code
+from slipstream.machine.target import Target
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
 from slipstream.program.gpu_draw import draw_on_gpu
@@ -21,8 +21,8 @@ from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
-from slipstream.target import Target
-from slipstream.tvm_intrinsics import import_intrinsics
+from slipstream.tvm_bridge.intrinsics import import_intrinsics
+from slipstream.tvm_bridge.native_output import quiet_native_code
 
 # More copies of the innermost statement than this never pay, but take LLVM seconds.
 MOST_WRITTEN_OUT = 1024

@@ -11,8 +11,8 @@ from slipstream.report.course import Course
 from slipstream.report.reading import Rows
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
-from slipstream.session.kept import FAMILIES, PEAK_FLOPS
 from slipstream.session.settings import Settings
+from slipstream.session.state_names import FAMILIES, PEAK_FLOPS
 
 _ALL_UP_TO = 12  # slots of an operator; later ones are thinned out, by half with each doubling
 

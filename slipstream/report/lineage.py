@@ -10,7 +10,7 @@ from slipstream.program.decisions import Decisions, IllegalDecisionError, from_j
 from slipstream.program.sketch import Sketch
 from slipstream.report.reading import Rows
 from slipstream.report.schedule_code import ScheduleCode, say
-from slipstream.session.kept import FAMILIES
+from slipstream.session.state_names import FAMILIES
 
 
 def families(

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipstream.session.loop_records import DEFAULTS
+from slipstream.session.records import DEFAULTS
 from slipstream.session.status import state_of
 from slipstream.store import SessionRecord, Store
 

@@ -28,7 +28,7 @@ from slipstream.session.benchmark import read_benchmark
 from slipstream.session.budget import budget_of
 from slipstream.session.directory import SessionDirectory, open_store
 from slipstream.session.events import Remaining
-from slipstream.session.kept import BANDWIDTH, PEAK_FLOPS, WINNERS
+from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, WINNERS
 from slipstream.store import Store
 
 FORMAT = 1

@@ -20,13 +20,13 @@ from slipstream.schedulers.types import OperatorState, Scheduler
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.families import Kinship
+from slipstream.session.history import Track, Tracks
 from slipstream.session.in_flight import run_in_flight
-from slipstream.session.kinship import Kinship
-from slipstream.session.loop_records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
-from slipstream.session.room import Room
+from slipstream.session.operator_trials import Room
+from slipstream.session.records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
 from slipstream.session.stored_programs import StoredPrograms
-from slipstream.session.track import Track, Tracks
 from slipstream.store import SlotRecord, Store, TrialRecord
 
 Clock = Callable[[], float]

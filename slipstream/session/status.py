@@ -6,9 +6,9 @@ import math
 
 from slipstream.session.budget import budget_of
 from slipstream.session.events import Snapshot
-from slipstream.session.loop_records import is_default
+from slipstream.session.history import make_tracks
+from slipstream.session.records import is_default
 from slipstream.session.settings import Settings
-from slipstream.session.track import make_tracks
 from slipstream.store import SessionRecord, Store
 
 

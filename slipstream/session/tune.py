@@ -14,17 +14,17 @@ from typing import Any
 
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
+from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.measure.choose import make_measurer as make_measurer_for
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
+from slipstream.session.run import MakeMeasurer, Work
 from slipstream.session.settings import Settings, make_settings
-from slipstream.session.work import MakeMeasurer, Work
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
-from slipstream.target import Target, resolve_target
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def resume(
 
 def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, Any]:
     """What has to be equal for measurements to be comparable. Remote devices are what their key says they are."""
-    from slipstream.hardware import cpu_model
+    from slipstream.machine.cpu import cpu_model
 
     if target.gpu is not None:
         # The host's CPU builds and launches; what a kernel takes is the device's business alone.
@@ -175,7 +175,7 @@ def _measurer(rpc: str | None, rpc_key: str | None) -> MakeMeasurer:
 def _prepare(model: Model, target: Target) -> Any:
     from slipstream.artifact.compile import tvm_errors
     from slipstream.graph.prepare import prepare
-    from slipstream.native_output import quiet_native_code
+    from slipstream.tvm_bridge.native_output import quiet_native_code
 
     with tvm_errors(model.name), quiet_native_code():
         return prepare(model.module, target)[0]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.graph.describe.key import operator_key
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.operator_key import operator_key
+from slipstream.machine.target import Target
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.program.space import Program, Space
 from slipstream.session.loop import Session
-from slipstream.target import Target
 
 _NEAR = 0.05
 _MOST_FINALISTS = 3

@@ -22,9 +22,9 @@ from benchmarks.dynatune.plotting import band
 from benchmarks.dynatune.record import is_recorded, points
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
-from slipstream.session.loop_records import DEFAULTS
+from slipstream.session.history import Track
+from slipstream.session.records import DEFAULTS
 from slipstream.session.settings import Settings, SettingsError, make_settings
-from slipstream.session.track import Track
 from slipstream.store import ProgramRecord, SlotRecord, TrialRecord
 from slipstream.testing.scheduler_suite import SchedulerSuite
 from slipstream.testing.synthetic import model_curves

@@ -55,10 +55,10 @@ def test_a_side_that_computes_something_else_does_not_run(files, tmp_path):
 def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
     """The two profiles of a real model: every convolution and product of one side is found on the other."""
     from slipstream.frontends import load_model
-    from slipstream.graph.operator_names import describe
+    from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
     from slipstream.graph.relax_walk import prim_funcs
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
 
     with np.load(files["feeds"]) as archive:
         feeds = dict(archive)

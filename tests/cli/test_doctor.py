@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slipstream import doctor
 from slipstream.cli.doctor import doctor as command
-from slipstream.hardware import Gpu
+from slipstream.machine import doctor
+from slipstream.machine.cpu import Gpu
 
 _ROOT = Path(__file__).parents[2]
 _CRASH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
@@ -118,7 +118,7 @@ def test_what_else_is_missing_and_a_busy_machine(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(_site(tmp_path, {}, _NO_TVM))
     monkeypatch.setattr(doctor, "_requirements", lambda: ["numpy>=2", "no-such-distribution>=1,<2"])
     monkeypatch.setattr(doctor, "_OLDEST_PYTHON", (99, 0))
-    monkeypatch.setattr("slipstream.linker.find_linker", lambda: None)
+    monkeypatch.setattr("slipstream.machine.linker.find_linker", lambda: None)
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     report = doctor.examine(measure=False)
     python, missing, linker, _ = report.problems

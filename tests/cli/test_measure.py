@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.measure.rpc_tracker import DeviceError, Tracker
+from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from tests.cli.test_bad_input import slipstream_command
 
 CONVOLUTION = "conv2d 1x1"
@@ -74,7 +74,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     at_port = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
     commands = [
         ["tvm.exec.rpc_tracker", *at_port],
-        ["slipstream.measure.rpc_server", "--tracker", where, "--key", "here"],
+        ["slipstream.measure.devices.rpc_server", "--tracker", where, "--key", "here"],
     ]
     with (tmp_path_factory.mktemp("rpc") / "log.txt").open("wb") as log:
         processes = [

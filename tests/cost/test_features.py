@@ -14,8 +14,8 @@ from tvm import te
 
 from slipstream.cost import CostModelError, Example, make
 from slipstream.cost.features import WIDTH, extract, pack, unpack
-from slipstream.target import resolve_target
-from slipstream.tvm_intrinsics import import_intrinsics, quick_inspect_stack
+from slipstream.machine.target import resolve_target
+from slipstream.tvm_bridge.intrinsics import import_intrinsics, quick_inspect_stack
 
 PROGRAMS_PER_OPERATOR = 70
 

@@ -16,7 +16,7 @@ from slipstream.artifact.runtime import Executor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import load_model
-from slipstream.target import resolve_target
+from slipstream.machine.target import resolve_target
 
 Array = np.ndarray[Any, Any]
 Case = Callable[[], onnx.ModelProto]

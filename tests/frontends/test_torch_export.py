@@ -78,7 +78,7 @@ def test_bench_of_a_saved_program_against_torch(net: Net, example: tuple, tmp_pa
 def test_batch_norm_disappears_into_the_convolution(net: Net, example: tuple) -> None:
     from slipstream.graph.operators import extract_operators
     from slipstream.graph.prepare import prepare
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
 
     model = slipstream.load_model(torch.export.export(net.eval(), example))
     prepared, _ = prepare(model.module, resolve_target())

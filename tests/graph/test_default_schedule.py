@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax, s_tir, te, tirx, topi
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.graph.prepare import prepare
 from slipstream.graph.relax_walk import prim_funcs
-from slipstream.target import Target, resolve_target
+from slipstream.machine.target import Target, resolve_target
 
 Array = np.ndarray[Any, Any]
 Body = Callable[..., Any]

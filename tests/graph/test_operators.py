@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
 from slipstream.frontends import load_model
-from slipstream.graph.operator_key import operator_key
-from slipstream.graph.operator_names import describe
+from slipstream.graph.describe.key import operator_key
+from slipstream.graph.describe.names import describe
 from slipstream.graph.operators import Operator, count_flops, extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir
-from slipstream.target import resolve_target
+from slipstream.machine.target import resolve_target
 
 op = relax.op
 
@@ -211,7 +211,7 @@ def test_key_ignores_what_surrounds_the_computation(known: tirx.PrimFunc, attrib
 def test_key_does_not_depend_on_the_process(known: tirx.PrimFunc) -> None:
     script = (
         "import sys, tvm.script\n"
-        "from slipstream.graph.operator_key import operator_key\n"
+        "from slipstream.graph.describe.key import operator_key\n"
         "print(operator_key(tvm.script.from_source(sys.stdin.read())))\n"
     )
     printed = subprocess.run(

@@ -3,9 +3,9 @@ import pytest
 import tvm
 from tvm import te
 
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.machine.target import resolve_target
 from slipstream.measure.lowering import generate, lower
-from slipstream.target import resolve_target
 
 TARGET = resolve_target()
 

@@ -15,7 +15,7 @@ from slipstream.graph.build import apply_programs, build
 from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import PASSES, prepare
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
-from slipstream.target import resolve_target
+from slipstream.machine.target import resolve_target
 
 
 def conv_block(*, norm_first: bool = False) -> onnx.ModelProto:

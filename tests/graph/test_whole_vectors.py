@@ -13,11 +13,11 @@ from slipstream.artifact.runtime import Executor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.frontends.onnx_import import load_onnx
 from slipstream.graph.build import apply_programs, build
+from slipstream.graph.cpu.whole_vectors import whole_vectors
 from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import prepare
-from slipstream.graph.whole_vectors import whole_vectors
+from slipstream.machine.target import Target, resolve_target
 from slipstream.program.space import Space
-from slipstream.target import Target, resolve_target
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from slipstream.diffusion.signature import signature
 from slipstream.graph.forms import function_in, schedule_untuned, untuned_start, winograd_starts
 from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import prepare
-from slipstream.graph.winograd_form import find_convolution
-from slipstream.graph.winograd_transforms import TRANSFORMS, transform_square
+from slipstream.graph.winograd.form import find_convolution
+from slipstream.graph.winograd.transforms import TRANSFORMS, transform_square
+from slipstream.machine.target import resolve_target
 from slipstream.measure.arena import aligned
 from slipstream.measure.lowering import arguments_of, as_tensor, generate, lower
 from slipstream.program.space import Space
-from slipstream.target import resolve_target
 
 TARGET = resolve_target()
 

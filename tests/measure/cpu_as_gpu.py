@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from slipstream.measure import gpu_worker
-from slipstream.tvm_import import import_tvm_without_torch
+from slipstream.measure.devices import gpu_worker
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if __name__ == "__main__":
     import_tvm_without_torch()  # as the worker itself does, which spares seconds

@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
+from slipstream.machine.target import resolve_target
 from slipstream.measure import LocalMeasurer, MeasureConfig, Settling, reference_text
-from slipstream.target import resolve_target
 from tests.measure import misbehaving
 
 CONFIG = MeasureConfig(run_seconds=2.0, memory_bytes=512 << 20)
@@ -64,7 +64,7 @@ OWNER = """
     import sys, time
     sys.path.insert(0, {root!r})
     import slipstream.measure as measure
-    from slipstream.target import resolve_target
+    from slipstream.machine.target import resolve_target
     from tests.measure import misbehaving as m
 
     references = {{m.KEY: measure.reference_text(m.good(1))}}

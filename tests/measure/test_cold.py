@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from slipstream.measure.cold import with_copies
+from slipstream.measure.timing.cold_weights import with_copies
 
 
 def arguments(weight_bytes: int) -> list[np.ndarray]:

@@ -13,13 +13,13 @@ from tvm.script import tirx as T  # noqa: N812
 
 import slipstream
 from slipstream.artifact.bench import bench
-from slipstream.cuda_device import equal_gpus, find_devices
 from slipstream.frontends.inputs import random_inputs
-from slipstream.graph.default_schedule import schedule_default
+from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.machine.cuda import equal_gpus, find_devices
+from slipstream.machine.target import resolve_target
 from slipstream.measure import Candidate, FailureKind, GpuMeasurer, MeasureConfig, Measurement, reference_text
 from slipstream.program.space import Space
-from slipstream.target import resolve_target
-from slipstream.tvm_intrinsics import WMMA
+from slipstream.tvm_bridge.intrinsics import WMMA
 from tests.gpu import needs_gpu, operators
 from tests.measure.misbehaving import KEY, good, program
 

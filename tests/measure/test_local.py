@@ -13,8 +13,8 @@ import tvm
 from tvm import s_tir, te
 
 from slipstream.errors import SlipstreamError
+from slipstream.machine.target import resolve_target
 from slipstream.measure import Candidate, FailureKind, LocalMeasurer, MeasureConfig, Settling, reference_text
-from slipstream.target import resolve_target
 from tests.measure import misbehaving
 
 MATMUL = "matmul"

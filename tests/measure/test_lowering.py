@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tvm
 
+from slipstream.machine.target import resolve_target
 from slipstream.measure.lowering import generate, lower
-from slipstream.target import resolve_target
 from tests.measure.test_local import scheduled_matmul
 from tests.measure.test_rpc import program
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.measure.noise import Drift, seconds_waited
+from slipstream.measure.timing.noise import Drift, seconds_waited
 
 
 def test_a_slow_spell_is_noticed_and_passes() -> None:

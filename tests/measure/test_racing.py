@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from slipstream.measure.config import Racing
-from slipstream.measure.racing import Verdict, judge, runs_per_sample
-from slipstream.measure.sampling import race
-from slipstream.measure.settle import Settling, near_ties, settle
+from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample
+from slipstream.measure.timing.sampling import race
+from slipstream.measure.timing.settling import Settling, near_ties, settle
 
 RACING = Racing()
 

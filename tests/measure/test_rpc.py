@@ -20,12 +20,12 @@ import pytest
 import tvm
 from tvm.script.parser import parse
 
+from slipstream.machine.target import resolve_target
 from slipstream.measure import reference_text
 from slipstream.measure.config import Racing
-from slipstream.measure.rpc import DeviceError, RpcMeasurer, RpcSettings
-from slipstream.measure.rpc_tracker import Tracker
+from slipstream.measure.devices.rpc import DeviceError, RpcMeasurer, RpcSettings
+from slipstream.measure.devices.rpc_tracker import Tracker
 from slipstream.measure.types import Candidate, FailureKind, Measurement, Measurer
-from slipstream.target import resolve_target
 from tests.measure import misbehaving
 from tests.measure.misbehaving import KEY
 from tests.measure.test_local import MATMUL, scheduled_matmul, unscheduled_matmul
@@ -174,7 +174,7 @@ def ours(farm: Farm) -> list[subprocess.Popen[bytes]]:
     """Two of ours, under the key "ours"."""
     # A place of its own for files: a stock server that crashed leaves its behind.
     farm.temporary("ours")
-    servers = farm.serve("slipstream.measure.rpc_server", "ours", 2)
+    servers = farm.serve("slipstream.measure.devices.rpc_server", "ours", 2)
     wait_until(lambda: farm.servers("ours") == 2)
     return servers
 
@@ -374,9 +374,9 @@ def test_nothing_is_left_after_the_measuring_process_was_killed(
     code = f"""
 import sys
 from pathlib import Path
-from slipstream.measure.rpc import RpcMeasurer
+from slipstream.measure.devices.rpc import RpcMeasurer
 from slipstream.measure.types import Candidate
-from slipstream.target import resolve_target
+from slipstream.machine.target import resolve_target
 programs = [Candidate("add", Path({str(tmp_path / "endless.json")!r}).read_text())]
 list(RpcMeasurer({HOST!r}, {farm.port}, "ours", resolve_target("cpu")).measure(programs))
 """

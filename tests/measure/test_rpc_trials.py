@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import TargetError
-from slipstream.measure.rpc import DeviceError, RpcMeasurer
-from slipstream.measure.rpc_server import main as server_main
-from slipstream.measure.rpc_tracker import Tracker
-from slipstream.measure.rpc_trials import Attempt, Mishap, Round, Trial, conclude
+from slipstream.machine.target import Target, resolve_target
+from slipstream.measure.devices.rpc import DeviceError, RpcMeasurer
+from slipstream.measure.devices.rpc_server import main as server_main
+from slipstream.measure.devices.rpc_tracker import Tracker
+from slipstream.measure.devices.rpc_trials import Attempt, Mishap, Round, Trial, conclude
 from slipstream.measure.types import Candidate, FailureKind
-from slipstream.target import Target, resolve_target
 
 HOST = "127.0.0.1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.measure.second_look import look_again
+from slipstream.measure.timing.repeat import look_again
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
 PROGRAM = Candidate("operator", "module")

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T  # noqa: N812
 
-from slipstream.cuda_device import CudaDevice, equal_gpus, find_devices
 from slipstream.errors import TargetError
-from slipstream.measure import FailureKind, GpuMeasurer, MeasureConfig, gpu_process
-from slipstream.measure.gpu_runner import GpuRunner
-from slipstream.target import resolve_target
+from slipstream.machine.cuda import CudaDevice, equal_gpus, find_devices
+from slipstream.machine.target import resolve_target
+from slipstream.measure import FailureKind, GpuMeasurer, MeasureConfig
+from slipstream.measure.devices import gpu_process
+from slipstream.measure.devices.gpu import GpuRunner
 from tests.measure.misbehaving import KEY, good, program, segfault, wrong_result
 
 H200 = CudaDevice("H200", "sm_90", 232448, multiprocessors=132)

@@ -16,12 +16,12 @@ from slipstream.frontends import load_model
 from slipstream.graph.build import apply_programs, build, prepare_for_cuda
 from slipstream.graph.operators import Operator
 from slipstream.graph.prepare import prepare
+from slipstream.machine.target import resolve_target
 from slipstream.measure.lowering import generate_library, lower
 from slipstream.program.decisions import perturb
 from slipstream.program.gpu_sketches import multiplies_halves
 from slipstream.program.space import Program, Space
-from slipstream.target import resolve_target
-from slipstream.tvm_intrinsics import WMMA
+from slipstream.tvm_bridge.intrinsics import WMMA
 from tests.gpu import needs_nvrtc, operators, some_gpu
 
 _FEW_SUMS = 64  # with these, as many threads as a block may have find registers enough

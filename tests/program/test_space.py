@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.s_tir.meta_schedule.postproc import RewriteReductionBlock
 
+from slipstream.graph.describe.key import operator_key
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.operator_key import operator_key
+from slipstream.machine.target import resolve_target
 from slipstream.program import decisions as d
 from slipstream.program.decisions import IllegalDecisionError, Tile
 from slipstream.program.metaschedule import from_metaschedule, to_metaschedule
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.space import MOST_WRITTEN_OUT, Program, Space, StockSpace
 from slipstream.program.trace import apply, read_trace
-from slipstream.target import resolve_target
 from tests.program.zoo_operators import function, labels, space
 
 every_operator = pytest.mark.parametrize("label", labels())

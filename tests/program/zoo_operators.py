@@ -18,9 +18,9 @@ import tvm
 from slipstream.frontends import load_model, zoo
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
+from slipstream.machine.target import resolve_target
 from slipstream.measure import reference_text
 from slipstream.program.space import Space
-from slipstream.target import resolve_target
 
 FILE = Path(__file__).with_name("zoo_operators.json.gz")
 

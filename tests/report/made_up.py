@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from slipstream.session.directory import SessionDirectory
-from slipstream.session.kept import BANDWIDTH, FAMILIES, PEAK_FLOPS
-from slipstream.session.loop_records import DEFAULTS
+from slipstream.session.records import DEFAULTS
 from slipstream.session.settings import Settings
+from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS
 from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord, sessions, trials
 from slipstream.store.records import digest
 

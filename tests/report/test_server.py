@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from slipstream.report import server as server_module
-from slipstream.report.beside import serving
+from slipstream.report.live_process import serving
 from slipstream.report.server import MOST_CONNECTIONS, MOST_STREAMS, Server
 from slipstream.session.directory import SessionDirectory
 from slipstream.store import Store
@@ -306,7 +306,7 @@ def test_a_writer_does_not_notice_forty_clients(tmp_path: Path) -> None:
 
 def test_beside_a_session_it_ends_with_it_however_that_ends(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from slipstream.report.beside import serving\n"
+        "import os, signal, sys; from pathlib import Path; from slipstream.report.live_process import serving\n"
         "with serving(Path(sys.argv[1])) as url:\n"
         "    print(url, flush=True); sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)"
     )

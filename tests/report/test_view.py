@@ -17,8 +17,8 @@ from slipstream.belief import Belief
 from slipstream.report.view import MOST_DOTS, SessionView, session_structure
 from slipstream.session.benchmark import FILE_NAME, _manifest_digest
 from slipstream.session.directory import SessionDirectory, open_store
-from slipstream.session.kept import PEAK_FLOPS
 from slipstream.session.settings import Settings
+from slipstream.session.state_names import PEAK_FLOPS
 from slipstream.session.status import snapshot_of
 from slipstream.store import Store
 from tests.report.made_up import BEGAN, made_up_session, made_up_trial, play

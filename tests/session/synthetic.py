@@ -17,6 +17,7 @@ from slipstream.cost.features import WIDTH, extract_possible
 from slipstream.frontends import Model, load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
+from slipstream.machine.target import resolve_target
 from slipstream.measure import reference_text
 from slipstream.measure.replay import SimulatedClock
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
@@ -25,13 +26,12 @@ from slipstream.search.random import Random
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
-from slipstream.session.kinship import Kinship
+from slipstream.session.families import Kinship
+from slipstream.session.history import make_tracks
 from slipstream.session.loop import Session
-from slipstream.session.room import Room
+from slipstream.session.operator_trials import Room
 from slipstream.session.settings import Settings
-from slipstream.session.track import make_tracks
 from slipstream.store import OperatorRecord, Store
-from slipstream.target import resolve_target
 
 MODEL = "zoo:tiny_cnn"
 HARDWARE = {"kind": "simulated"}

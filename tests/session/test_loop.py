@@ -16,6 +16,7 @@ import pytest
 import tvm
 from tvm import tirx
 
+from slipstream.machine.target import resolve_target
 from slipstream.measure import LocalMeasurer, reference_text
 from slipstream.measure.types import Candidate, FailureKind, Measurement
 from slipstream.program.space import Program, Realized
@@ -26,7 +27,6 @@ from slipstream.session.loop import Session
 from slipstream.session.status import snapshot_of
 from slipstream.session.winners import best_programs
 from slipstream.store import Store
-from slipstream.target import resolve_target
 from tests.session import killed
 from tests.session.synthetic import (
     TRIAL_SECONDS,

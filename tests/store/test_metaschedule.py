@@ -95,7 +95,7 @@ def test_a_database_of_tvm_goes_through_a_store_and_back_to_tvm(written_by_tvm: 
 def test_a_workload_is_described_as_the_operator_it_is(written_by_tvm: Path, tmp_path: Path) -> None:
     import tvm
 
-    from slipstream.graph.operator_key import operator_key
+    from slipstream.graph.describe.key import operator_key
 
     with Store.open(tmp_path / "store.db") as store:
         import_metaschedule(store, written_by_tvm, from_trace, describe_module)

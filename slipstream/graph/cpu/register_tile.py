@@ -1,0 +1,95 @@
+"""How much of a contraction to keep in the vector registers at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
+from slipstream.machine.target import Target
+from slipstream.tvm_bridge.pipeline import STACK_BYTES
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`rows` x (`vectors` x `lanes`) accumulators; rows along data-parallel axis number `row_axis`."""
+
+    row_axis: int | None
+    rows: int
+    vectors: int
+    lanes: int
+
+
+def choose_tile(sch: s_tir.Schedule, block: Any, target: Target) -> Tile:
+    """The tile with the least estimated time per multiply-add."""
+    spatial, _ = split_by_kind(sch, block)
+    *outer, columns = (extent_of(sch, loop) for loop in spatial)
+    row_axes = [(axis, extent) for axis, extent in enumerate(outer) if _shares_columns(sch, block, axis)]
+    candidates = (
+        Tile(axis, rows, vectors, lanes)
+        for lanes in divisors(math.gcd(columns, _group_size(sch, block)), target.vector_lanes)
+        for vectors in divisors(columns // lanes, target.vector_registers - 4)
+        for axis, extent in [*reversed(row_axes), (None, 1)]
+        for rows in divisors(extent, (target.vector_registers - 4) // vectors)
+    )
+    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, target))
+
+
+def _shares_columns(sch: s_tir.Schedule, block: Any, axis: int) -> bool:
+    """Whether an operand read along the columns is the same for all of data-parallel axis number `axis`."""
+    stmt = sch.get(block)
+    spatial = [iter_var.var for iter_var in stmt.iter_vars if int(iter_var.iter_type) == DATA_PARALLEL]
+    along_columns = [read for read in stmt.reads if uses(read, spatial[-1])]
+    return any(not uses(read, spatial[axis]) for read in along_columns)
+
+
+def _group_size(sch: s_tir.Schedule, block: Any) -> int:
+    """How many neighbouring columns read the same inputs: the channels of a group; 0 (any) without groups."""
+    stmt = sch.get(block)
+    columns = [iter_var.var for iter_var in stmt.iter_vars if int(iter_var.iter_type) == DATA_PARALLEL][-1]
+    size = 0
+
+    def look(division: Any) -> None:
+        nonlocal size
+        if division.a.same_as(columns):
+            size = math.gcd(size, int(division.b))
+
+    for read in stmt.reads:
+        for part in read.region:
+            tvm_ffi.structural_walk(part.min, ((tirx.FloorDiv, look),))
+    return size
+
+
+def _time_per_multiply_add(tile: Tile, target: Target) -> float:
+    """A register model: what a step of the reduction issues, over what it computes. 1.0 is the peak.
+
+    Each step loads `vectors` operands that stream from a farther cache, broadcasts `rows` near ones, and needs
+    about eight independent sums to hide the latency of a multiply-add. Sums that TVM does not keep on the
+    stack, or lanes LLVM has to widen, cost extra.
+    """
+    sums = tile.rows * tile.vectors
+    loads = 2.0 * tile.vectors + 0.5 * tile.rows
+    time = max(sums, loads, 8) + 0.1 * loads
+    if sums * tile.lanes * 4 > STACK_BYTES:
+        time *= 1.5
+    if tile.lanes & (tile.lanes - 1):
+        time *= 3.0
+    return time / sums * target.vector_lanes / tile.lanes
+
+
+def useful_padding(sch: s_tir.Schedule, block: Any, target: Target) -> list[int]:
+    """For each axis of a contraction, the number its extent has to be a multiple of to fill a register tile."""
+    spatial, _ = split_by_kind(sch, block)
+    padding = [1] * len(sch.get_loops(block))
+    if len(spatial) < 2:
+        return padding
+    rows, columns = (extent_of(sch, loop) for loop in spatial[-2:])
+    if columns > 2 and vector_width(columns, target) < min(columns, target.vector_lanes, 8):
+        padding[len(spatial) - 1] = min(1 << (columns - 1).bit_length(), target.vector_lanes)
+    if rows > 8 and max(divisors(rows, 14)) < 4:
+        padding[len(spatial) - 2] = 8
+    return padding

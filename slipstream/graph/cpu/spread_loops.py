@@ -1,0 +1,135 @@
+"""Everything but contractions: rows over the cores, neighbours over the lanes of a vector."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from tvm import s_tir
+
+from slipstream.graph.schedule_blocks import (
+    DATA_PARALLEL,
+    PREPROC,
+    REDUCTION,
+    blocks,
+    divisors,
+    elements_of,
+    extent_of,
+    iter_kinds,
+    reads_along,
+    split_by_kind,
+    transposed_axis,
+    vector_width,
+)
+from slipstream.machine.target import Target
+
+_LONGEST_PIECE = 1024
+_CACHE_LINE = 16  # float32 elements
+_PIECES_PER_CORE = 16
+# The window of a pooling that is written out, so that its result stays in a register.
+_LARGEST_WINDOW = 25
+
+
+def spread_blocks(sch: s_tir.Schedule, target: Target, skip: set[str]) -> None:
+    """Spread each block over cores and lanes; one that only feeds the next element by element rides with it."""
+    for block in reversed(list(blocks(sch))):
+        stmt = sch.get(block)
+        if stmt.name_hint in skip or PREPROC in stmt.annotations:
+            continue
+        with contextlib.suppress(s_tir.schedule.ScheduleError):
+            if not _ride_with_consumer(sch, block, target, skip):
+                _spread(sch, block, target)
+
+
+def _ride_with_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: set[str]) -> bool:
+    """Compute an element-wise block inside its consumer's parallel loop instead of in a pass of its own."""
+    consumers = sch.get_consumers(block)
+    if len(consumers) != 1 or sch.get(consumers[0]).name_hint in skip:
+        return False
+    if any(REDUCTION in iter_kinds(sch, b) for b in (block, consumers[0])):
+        return False
+    if elements_of(sch.get(block).writes[0].source) != elements_of(sch.get(consumers[0]).writes[0].source):
+        return False
+    around = sch.get_loops(consumers[0])[:-1] or sch.get_loops(consumers[0])
+    sch.compute_at(block, around[-1])
+    own = sch.get_loops(block)[len(around) :]
+    if own:
+        vectorize_registers(sch, own[-1], target)
+    return True
+
+
+def _spread(sch: s_tir.Schedule, block: Any, target: Target) -> None:
+    """Outer data-parallel loops over the cores, the last one over vector lanes, reductions in between."""
+    kinds = iter_kinds(sch, block)
+    if len(sch.get_loops(block)) != len(kinds) or set(kinds) - {DATA_PARALLEL, REDUCTION}:
+        return
+    spatial, reductions = split_by_kind(sch, block)
+    if not spatial:
+        return
+    last_spatial = len(kinds) - 1 - kinds[::-1].index(DATA_PARALLEL)
+    if reductions and not reads_along(sch, block, last_spatial):
+        _spread_row_reduction(sch, block, target)
+        return
+    *outer, last = spatial
+    last_outer, last_inner = sch.split(last, [None, _inner_extent(extent_of(sch, last), target)])
+    rows = []
+    if not reductions and (axis := transposed_axis(sch, block)) is not None:
+        # Square tiles: every cache line that is read is used up before it is gone.
+        outer[axis], row = sch.split(outer[axis], [None, max(divisors(extent_of(sch, outer[axis]), _CACHE_LINE))])
+        rows = [row]
+    sch.reorder(*outer, last_outer, *reductions, *rows, last_inner)
+    _parallelize(sch, [*outer, last_outer], target)
+    vectorize_registers(sch, last_inner, target)
+    if reductions:
+        if math.prod(extent_of(sch, loop) for loop in reductions) <= _LARGEST_WINDOW:
+            for loop in reductions:
+                sch.unroll(loop)
+        init = sch.decompose_reduction(block, reductions[0])
+        vectorize_registers(sch, sch.get_loops(init)[-1], target)
+
+
+def _spread_row_reduction(sch: s_tir.Schedule, block: Any, target: Target) -> None:
+    """Rows over the cores; along a row one partial result per vector lane, which are then reduced themselves."""
+    spatial, reductions = split_by_kind(sch, block)
+    sch.reorder(*spatial, *reductions)
+    width = vector_width(extent_of(sch, reductions[-1]), target)
+    if extent_of(sch, reductions[-1]) >= 2 * width > 2:
+        with contextlib.suppress(s_tir.schedule.ScheduleError):
+            partial = sch.rfactor(sch.split(reductions[-1], [None, width])[1], len(spatial))
+            rows, first, *_, lanes = _fuse_first(sch, sch.get_loops(partial), len(spatial))
+            sch.reverse_compute_at(block, rows)
+            sch.parallel(rows)
+            sch.vectorize(lanes)
+            init = sch.decompose_reduction(partial, first)
+            sch.vectorize(sch.get_loops(init)[-1])
+            return
+    rows, *_ = _fuse_first(sch, sch.get_loops(block), len(spatial))
+    sch.parallel(rows)
+
+
+def _fuse_first(sch: s_tir.Schedule, loops: list[Any], count: int) -> list[Any]:
+    return [sch.fuse(*loops[:count]), *loops[count:]]
+
+
+def _parallelize(sch: s_tir.Schedule, loops: list[Any], target: Target) -> None:
+    """Spread the outermost loops, as many as give every core enough to do; the others stay loops."""
+    enough = _PIECES_PER_CORE * target.threads
+    extents = [extent_of(sch, loop) for loop in loops]
+    count = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= enough), len(loops))
+    sch.parallel(sch.fuse(*loops[:count]))
+
+
+def vectorize_registers(sch: s_tir.Schedule, loop: Any, target: Target) -> None:
+    """Vectorise by whole registers; a loop that has none is left to LLVM, which knows how to treat a remainder."""
+    width = vector_width(extent_of(sch, loop), target)
+    if width > 1:
+        sch.vectorize(sch.split(loop, [None, width])[1])
+
+
+def _inner_extent(extent: int, target: Target) -> int:
+    """How much of a row to give to one iteration of a parallel loop."""
+    if (width := vector_width(extent, target)) > 1:
+        return width
+    piece = max(divisors(extent, _LONGEST_PIECE))
+    return piece if piece >= target.vector_lanes else extent

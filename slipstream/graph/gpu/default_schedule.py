@@ -1,0 +1,51 @@
+"""The program an operator gets on a GPU before anybody tunes it: one of TVM's dlight rules, the first that fits.
+
+They cover every operator at once, without sampling: matmuls through shared memory, matrix-vector products and
+reductions across the threads of a block, anything else with a thread for each element.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from slipstream.machine.target import Target
+from slipstream.tvm_bridge.intrinsics import import_tensor_core_intrinsics
+
+_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError, AttributeError)
+
+
+def schedule_on_gpu(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """A form of `func` whose loops are bound to threads; `func` itself if no rule fits."""
+    if target.is_half:
+        import_tensor_core_intrinsics()  # some rules would import all there are
+    for rule in _rules():
+        scheduled = _apply(rule, func, target)
+        if scheduled is not None:
+            return scheduled
+    return func
+
+
+def _rules() -> list[Any]:
+    from tvm.s_tir import dlight
+
+    gpu = dlight.gpu
+    return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
+
+
+def _apply(rule: Any, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    from tvm.s_tir import dlight
+
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    try:
+        with target.tvm:
+            scheduled = dlight.ApplyDefaultSchedule(rule)(mod)["main"]
+    except _REFUSALS:
+        return None
+    if not (scheduled.attrs and "tirx.is_scheduled" in scheduled.attrs):
+        return None
+    if func.attrs and "global_symbol" in func.attrs:
+        return scheduled.with_attr("global_symbol", func.attrs["global_symbol"])
+    return scheduled.without_attr("global_symbol")

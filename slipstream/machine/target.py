@@ -1,0 +1,218 @@
+"""What a model is compiled for: this CPU, a named older one of the same architecture, or an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import TargetError
+from slipstream.machine.cuda import CudaDevice, find_device, from_target_json, parse_device
+
+# LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
+_CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
+DTYPES = ("float32", "float16")
+_VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU to generate code for. `features` are the vector extensions that code may use.
+
+    With a `gpu` the operators run there, and the CPU is its host: it folds constants and launches kernels. `dtype` is
+    what a float32 model's products are computed in.
+    """
+
+    architecture: str
+    cpu: str
+    features: tuple[str, ...]
+    disabled: tuple[str, ...]
+    threads: int
+    gpu: CudaDevice | None = None
+    dtype: str = "float32"
+
+    @property
+    def is_half(self) -> bool:
+        return self.dtype == "float16"
+
+    @property
+    def host(self) -> Target:
+        """The CPU alone."""
+        return self if self.gpu is None else replace(self, gpu=None, dtype="float32")
+
+    @cached_property
+    def tvm(self) -> Any:
+        """The same as a TVM target."""
+        import tvm
+
+        if self.gpu is not None:
+            shared = min(self.gpu.shared_bytes, STATIC_SHARED_BYTES)
+            return tvm.target.Target(_cuda_config(self.gpu, shared), host=self.host.tvm)
+        config: dict[str, Any] = {
+            "kind": "llvm",
+            "mtriple": f"{self.architecture}-linux-gnu",
+            "mcpu": self.cpu,
+            "num-cores": self.threads,
+        }
+        if self.disabled:
+            config["mattr"] = [f"-{name}" for name in self.disabled]
+        return tvm.target.Target(config)
+
+    @cached_property
+    def tvm_for_search(self) -> Any:
+        """The same for a search: programs for tensor cores ask for shared memory at launch and may have all of it."""
+        import tvm
+
+        if self.gpu is None or not self.is_half:
+            return self.tvm
+        return tvm.target.Target(_cuda_config(self.gpu, self.gpu.shared_bytes), host=self.host.tvm)
+
+    @property
+    def vector_lanes(self) -> int:
+        """32-bit lanes of one vector register."""
+        if "avx512f" in self.features:
+            return 16
+        return 8 if "avx2" in self.features else 4
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+        return 16 if self.architecture == "x86_64" and "avx512f" not in self.features else 32
+
+    def __str__(self) -> str:
+        if self.gpu is not None:
+            half = ", float16" if self.is_half else ""
+            return f"{self.gpu.name} ({self.gpu.architecture}){half}"
+        return f"{self.cpu} ({self.architecture}), {self.threads} threads"
+
+
+def resolve_target(spec: str = "cpu", threads: int | None = None, dtype: str = "float32") -> Target:
+    """What `--target`, `--threads` and `--dtype` say.
+
+    `cpu` is this machine; `cpu:NAME` is LLVM's CPU of that name, for deploying to an older machine. `cuda` is this
+    machine's GPU, `cuda:sm_90` any of that architecture, `auto` the GPU if there is one and else the CPU. Text in
+    braces is a TVM target of kind cuda as JSON.
+    """
+    if threads is None:
+        threads = available_cores()
+    elif threads < 1:
+        raise TargetError(f"a target needs at least one thread, not {threads}")
+    return _in_type(_resolve(spec, threads), dtype)
+
+
+def _in_type(target: Target, dtype: str) -> Target:
+    if dtype not in DTYPES:
+        raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
+    if dtype != "float32" and target.gpu is None:
+        raise TargetError("float16 is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
+    return target if dtype == target.dtype else replace(target, dtype=dtype)
+
+
+def _resolve(spec: str, threads: int) -> Target:
+    kind, _, name = spec.partition(":")
+    if spec.lstrip().startswith("{"):
+        return replace(_cpu_target("", threads), gpu=_read_json(spec))
+    if kind == "cuda":
+        return replace(_cpu_target("", threads), gpu=parse_device(name))
+    if spec == "auto":
+        return replace(_cpu_target("", threads), gpu=find_device())
+    if kind != "cpu":
+        raise TargetError(
+            f"unknown target {spec!r}: use 'cpu' for this machine, 'cpu:NAME' for another CPU, "
+            "'cuda' for this machine's GPU or 'auto'"
+        )
+    return _cpu_target(name, threads)
+
+
+def _read_json(spec: str) -> CudaDevice:
+    try:
+        config = json.loads(spec)
+    except ValueError as error:
+        raise TargetError(f"the target {spec!r} is no JSON ({error})") from error
+    if config.get("kind") != "cuda":
+        raise TargetError(f"a target given as JSON has to be of kind 'cuda', not {config.get('kind')!r}")
+    return from_target_json(config)
+
+
+# Of shared memory that a program declares statically, as default ones do, CUDA allows this much on every device.
+STATIC_SHARED_BYTES = 48 * 1024
+
+
+def _cuda_config(gpu: CudaDevice, shared_bytes: int) -> dict[str, Any]:
+    return {
+        "kind": "cuda",
+        "arch": gpu.architecture,
+        "max_threads_per_block": gpu.threads,
+        "max_num_threads": gpu.threads,
+        "max_shared_memory_per_block": shared_bytes,
+        "registers_per_block": gpu.registers,
+        "thread_warp_size": gpu.warp,
+    }
+
+
+@cache
+def _cpu_target(name: str, threads: int) -> Target:
+    from tvm.target import Target as TvmTarget
+    from tvm.target import codegen
+
+    architecture = platform.machine()
+    bare = TvmTarget({"kind": "llvm", "mtriple": f"{architecture}-linux-gnu"})
+    known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(bare)]
+    cpu = name or str(codegen.llvm_get_system_cpu())
+    if not name and cpu not in known:
+        cpu = "generic"  # a CPU newer than this LLVM: correct code, if not the best
+    if cpu not in known:
+        near = difflib.get_close_matches(cpu, known, n=1)
+        hint = f": did you mean 'cpu:{near[0]}'?" if near else "; 'cpu' alone is this machine"
+        raise TargetError(f"unknown target 'cpu:{cpu}' for {architecture}{hint}")
+    with_cpu = TvmTarget({"kind": "llvm", "mtriple": f"{architecture}-linux-gnu", "mcpu": cpu})
+    named = sorted(str(f) for f in codegen.llvm_get_cpu_features(with_cpu) if _is_vector(str(f)))
+    # A virtual machine may hide features its CPU's name promises: code using them would die with SIGILL.
+    missing = tuple(lacking_features(named))
+    if name and missing:
+        raise TargetError(
+            f"this machine lacks {', '.join(missing)}, so code for 'cpu:{cpu}' could not be verified here: "
+            f"choose an older CPU, or compile on such a machine"
+        )
+    features = tuple(f for f in named if f not in missing)
+    return Target(architecture, cpu, features, disabled=missing, threads=threads)
+
+
+def lacking_features(features: Iterable[str]) -> list[str]:
+    """Those of `features` that this machine does not have."""
+    return [f for f in features if _squash(f) not in host_features()]
+
+
+def _is_vector(feature: str) -> bool:
+    return feature.startswith(_VECTOR_FEATURES)
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """Features this machine really has, in LLVM's spelling less its punctuation."""
+    words = _cpuinfo_words()
+    renamed = {name for name, word in _CPUINFO_NAMES.items() if word in words}
+    return frozenset({_squash(word) for word in words} | renamed)
+
+
+def _cpuinfo_words() -> set[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _squash(word: str) -> str:
+    return word.replace("_", "").replace("-", "").replace(".", "")
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,34 @@
+"""How many threads compiled code runs on.
+
+Left alone, TVM uses half the cores it sees on x86-64 (it assumes hyper-threading) and binds the calling
+thread to core 0, which slows down everything else in the process. Its pool belongs to the calling thread and
+takes its size when that thread first runs compiled code, so `use_threads` comes before that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from slipstream.machine.target import available_cores
+
+_SHARE_ALL_CORES = -3
+# How often an idle worker looks for work before it sleeps. TVM's own 300,000 keep a core busy for a tenth of
+# a second after every run, in which nothing else of the process gets it.
+_SPIN_COUNT = "1000"
+_configured = threading.local()
+
+
+def use_threads(count: int | None = None) -> int:
+    """Let this thread's compiled code run on `count` threads (default: every core it may use)."""
+    cores = sorted(os.sched_getaffinity(0))
+    wanted = min(count or available_cores(), len(cores))
+    if getattr(_configured, "count", None) != wanted:
+        import tvm_ffi
+
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPIN_COUNT)
+        configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+        configure(_SHARE_ALL_CORES, wanted, [str(core) for core in cores])
+        _configured.count = wanted
+    return wanted

@@ -1,0 +1,87 @@
+"""The process that has a GPU, as its owner sees it; `gpu_worker.py` is what it does.
+
+It is started afresh and not forked: CUDA does not work in a child of a process that has touched it, and whether some
+library of the parent did is hard to say. Starting takes seconds, so the next one is started before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+
+from slipstream.processes.channel import Channel
+from slipstream.processes.child import child_environment
+from slipstream.processes.fork_server import End, last_lines
+
+WORKER = "slipstream.measure.devices.gpu_worker"
+_PATIENCE = 5.0
+
+
+class GpuProcess:
+    """It answers `launch` and `launch_again` over `channel`, one at a time. Of all GPUs it sees `gpu` alone."""
+
+    def __init__(self, gpu: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self.is_new = True
+        self._log = os.memfd_create("slipstream-log", os.MFD_CLOEXEC)
+        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", WORKER, str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            env=child_environment(CUDA_VISIBLE_DEVICES=gpu),
+            start_new_session=True,  # Ctrl-C is for the owner to handle
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def last_lines(self) -> str:
+        """The end of what it printed."""
+        return last_lines(self._log)
+
+    def end(self) -> End:
+        """How it ended; one that does not go is killed."""
+        try:
+            status = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        return End(status, peak_bytes=0)
+
+    def close(self) -> None:
+        """End it, whatever it is doing. Safe to call twice."""
+        self.channel.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._log)
+
+
+class HeldGpu:
+    """A GPU and the process that has it; after the first loss also a spare, for starting one takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.process = GpuProcess(name)
+        self._spare: GpuProcess | None = None
+
+    def replace(self) -> None:
+        """End the process that has the GPU; the next run gets a new one."""
+        self.process.close()
+        self.process, self._spare = self._spare or GpuProcess(self._name), GpuProcess(self._name)
+
+    def close(self) -> None:
+        self.process.close()
+        if self._spare is not None:
+            self._spare.close()
