@@ -1,4 +1,4 @@
-"""What another slot would bring, in numbers a scheduler can use."""
+"""`Forecast`: the distribution of an operator's performance at the end of its next slot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Forecast:
 
     @property
     def latency_cut(self) -> float:
-        """The share of the operator's latency that the slot should take away: 1 - best / (best + improvement)."""
+        """Expected relative reduction of the operator's latency in the slot: 1 - best / (best + improvement)."""
         after = self.best + self.expected_improvement
         return self.expected_improvement / after if after > 0 else 0.0
 
@@ -44,8 +44,8 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     """The distribution of the outcome: the best so far, plus the curve's growth, plus noise.
 
     A curve fitted to a step function runs through the middle of the steps, so only its growth over the slot is
-    used, from the best on. An outcome below the best means that the slot brought nothing. A heavy sample is drawn
-    many times, each time with noise of its own: else the noise of a few samples would decide.
+    added to the best. An outcome below the best means no improvement. A sample of large weight is drawn many
+    times, each time with its own noise: otherwise the noise of a few samples would dominate.
     """
     seen = posterior.seen
     drawn = _evenly(samples.weight, rng)

@@ -1,4 +1,4 @@
-"""Running the compiler in a child process, so that a crash in native code is an error like any other."""
+"""Running the compiler in a child process, so that a crash in native code becomes an ordinary error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
 
 
 def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
-    """The child's last word, or None if it died without one."""
+    """The child's answer, or None if it ended without one."""
     while True:
         try:
             kind, value = receiver.recv()
@@ -60,7 +60,7 @@ def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
 def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None:
     die_with_parent(number=signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary files are cleaned up
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops this process
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:

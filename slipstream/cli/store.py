@@ -1,4 +1,4 @@
-"""`slipstream store`: look at what was learned, and look after the file it is in."""
+"""`slipstream store`: shows, merges, prunes, checks, exports and imports the stored measurements."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _report(said: str, done: Transferred) -> None:
 
 
 def describe_module(text: str) -> OperatorRecord:
-    """The operator that a MetaSchedule workload is."""
+    """The operator that a MetaSchedule workload computes."""
     import tvm
 
     from slipstream.graph.describe.key import operator_key

@@ -172,7 +172,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
 
 
 def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool) -> None:
-    """Run a session under a view, then print what it brought."""
+    """Run a session with a view of its progress, then print the result."""
     from slipstream.cli.tune_view import make_view
 
     try:

@@ -1,4 +1,4 @@
-"""A tuning session for another program to read: one JSON object a line."""
+"""The JSON view of a tuning session, for other programs: one object a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view of a tuning session: a picture that fills the terminal and stays behind when the session ends."""
+"""The live view of a tuning session: fills the terminal, and prints its last state when the session ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream.session.events import Event, Snapshot
 _SHORTEST_WAIT = 1 / 8
 _CLOCK = 1.0  # without news, the picture changes once a second, for the time
 _HEAL = 5.0  # how often every line is drawn again, in case something else wrote to the terminal
-_DRAWING_SHARE = 0.02  # of one core: a slow terminal or machine gets fewer pictures, not less tuning
+_DRAWING_SHARE = 0.02  # of one core: on a slow terminal or machine the picture is drawn less often
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class _Changes:
 class LiveView(QuietView):
     """Draws on the alternate screen, from a thread of its own, so that a resize or a long build needs no event.
 
-    It takes the screen with the first event and gives it back on exit, however that comes; then the last picture
-    is printed where the shell goes on. What Python code prints meanwhile is kept and shown after that.
+    It switches to the alternate screen at the first event and back on every exit; then it prints the last picture,
+    followed by the output of Python code in the meantime.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""What tuning brought, once it is over."""
+"""Prints the result of a tuning session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policies that weigh expected gains have in common."""
+"""Base class of the policies that pick by expected gain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.schedulers.types import OperatorState
 
 @dataclass(kw_only=True)
 class ByGain(ABC):
-    """Warms every operator up, then chooses by the gains that a belief expects; what is switched is in `Gains`."""
+    """Picks operators without a valid program first, then by the gains a belief predicts; for options see `Gains`."""
 
     seed: int
     slot_trials: int

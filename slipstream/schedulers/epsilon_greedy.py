@@ -1,4 +1,4 @@
-"""The highest expected gain most of the time, anybody now and then (DynaTune, appendix A)."""
+"""Epsilon-greedy: the highest expected gain, or with a small probability a random operator (DynaTune, appendix A)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from slipstream.schedulers.types import OperatorState, SchedulerError
 class Softmax(ByGain):
     """Draws an operator with probability in proportion to exp(gain / temperature).
 
-    The temperature is a share of the highest gain, or the draw would depend on the unit of latency and grow
-    indifferent as gains shrink.
+    The temperature is a share of the highest gain, or the draw would depend on the unit of latency and become
+    uniform as gains shrink.
     """
 
     temperature: float = 0.2
@@ -31,7 +31,7 @@ class Softmax(ByGain):
     ) -> OperatorState:
         gains = np.array(self.gains.promises(candidates, operators))
         highest = float(gains.max())
-        # If nobody is expected to gain anything, all are equal.
+        # If no operator is expected to gain anything, all are equally likely.
         odds = np.exp((gains / highest - 1) / self.temperature) if highest > 0 else np.ones(len(gains))
         rng = np.random.default_rng([self.seed, slot])
         return candidates[int(rng.choice(len(candidates), p=odds / odds.sum()))]
