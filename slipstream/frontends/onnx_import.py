@@ -22,9 +22,9 @@ from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_files import save
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
-# TVM gives these results of the largest possible size, which is not what the model says.
+# TVM gives these results of the largest possible size instead of the size the data determines.
 _DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
-# What the importer says when a shape is still computed at run time, none of which names the cause.
+# Messages of the importer when a shape is computed at run time; none of them names the cause.
 _SHAPE_PUZZLES = (
     "to be Shape",
     "ShapeExpr",
@@ -78,9 +78,9 @@ def clean_onnx(
     constants: Mapping[str, float],
     disposable: bool = False,
 ) -> tuple[OnnxReference, dict[str, Any]]:
-    """Fix and simplify the model in the sandbox: (where both forms are, what was learned about it).
+    """Fix and simplify the model in the sandbox: (paths of both forms, properties of the model).
 
-    A `disposable` message may lose its weights, which spares a copy of them.
+    The weights of a `disposable` message may be moved out of it, which saves a copy.
     """
     reference = OnnxReference()
     path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx", disposable)
@@ -144,7 +144,7 @@ def _write(model: onnx.ModelProto, path: Path, disposable: bool) -> Path:
 
 
 def _explain_by_operators(path: Path, error: ModelError) -> None:
-    """When ONNX Runtime refuses a model, operators nobody here knows are the likeliest reason."""
+    """When ONNX Runtime refuses a model, unknown operators are the likeliest reason."""
     try:
         unsupported = _unsupported(onnx.load(str(path), load_external_data=False))
     except Exception:  # the file is too damaged to say more than ONNX Runtime said

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-# Read when ONNX Runtime is imported: a user's models are nobody else's business.
+# Read when ONNX Runtime is imported: switches its telemetry off.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
@@ -18,7 +18,7 @@ from slipstream.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
-# Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does what is right of it.
+# Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does the correct cases.
 _WRONG = ["Pad_Fusion"]
 _EXTERNAL = "session.optimized_model_external_initializers_"
 # Turns a matmul and its bias into Reshape, Gemm, Reshape, which keeps TVM from fusing what follows.

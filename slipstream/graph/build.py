@@ -57,7 +57,7 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
 
 @contextmanager
 def _context(target: Target) -> Iterator[None]:
-    """What TVM's compiler has to be told beside the module."""
+    """The context in which TVM compiles for this target."""
     if target.gpu is None:
         yield
         return

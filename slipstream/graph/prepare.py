@@ -1,7 +1,6 @@
-"""From an imported model to one whose operators are fused, laid out and ready to be scheduled.
+"""Preparation: turns an imported model into fused operators in the target's layout, ready to be scheduled.
 
-`PASSES` is the whole recipe, in order: a user can print it (`slipstream compile --explain`), and the next
-person changes preparation by changing this list.
+`PASSES` lists all steps in order; `slipstream compile --explain` prints it.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _calls(mod: tvm.IRModule, name: str) -> bool:
 
 
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    # A GPU has instructions for exp and its kin.
+    # A GPU has instructions for exp, tanh and similar functions.
     return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS)(mod)
 
 
@@ -97,7 +96,7 @@ def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Take the mark from what TVM would store wrongly: weights that a function reads in more than one place."""
+    """Remove the mark from weights that a function reads in more than one place, which TVM would store wrongly."""
     reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
 
     def count(load: Any) -> None:
@@ -110,7 +109,7 @@ def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _under_root(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Opaque functions (scatter, sort) may lack the root block that splitting off weights later insists on."""
+    """Add the root block that splitting off weights needs to opaque functions (scatter, sort) without one."""
     block = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if block is not None and block.name_hint == "root":
         return func

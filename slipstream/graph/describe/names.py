@@ -1,4 +1,4 @@
-"""How a fused function reads to a person: `conv2d 3x3/2 64→128 28x28 + add + relu`."""
+"""Readable names of fused functions: `conv2d 3x3/2 64→128 28x28 + add + relu`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Part:
 class _Rule:
     """Consecutive kinds that are one step; `a|b` is either. `{0}` in `name` is the first of them, and so on.
 
-    A `gate` multiplies its input by what it made of it: the last step must read what the first one reads.
+    A `gate` multiplies its input by a function of it: the last step must read the same tensor as the first.
     """
 
     name: str
