@@ -30,7 +30,7 @@ def possible_here(names: list[str]) -> list[str]:
 
 
 def run_quick(names: list[str]) -> None:
-    """Print a small table of each; ends with an error that names those that failed."""
+    """Print a small table of each; exits with an error that names those that failed."""
     failed, began = [], time.monotonic()
     for name in names:
         print(f"\n--- {name}, after {time.monotonic() - began:.0f} s", flush=True)
@@ -38,7 +38,7 @@ def run_quick(names: list[str]) -> None:
         if name in _REPLAYED:
             command, *options = _REPLAYED[name]
             module = f"{module}.{command}"
-        shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # or sessions of the last time would do
+        shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # so that no earlier session is reused
         if subprocess.run([sys.executable, "-m", module, *options], check=False).returncode:
             failed.append(name)
     print(f"\n{len(names) - len(failed)} tables in {time.monotonic() - began:.0f} s, also in {QUICK}")

@@ -20,8 +20,8 @@ Blocks = dict[str, list[list[float]]]
 def time_in_turn(model: str, paths: Mapping[str, Path], *, seconds: float, processes: int) -> Blocks:
     """Seconds that artifacts of a zoo model and ONNX Runtime take.
 
-    How its memory lies makes the same code up to a tenth faster or slower from process to process, so a comparison
-    needs several of them.
+    Memory placement makes the same code up to a tenth faster or slower from process to process, so a comparison
+    needs several processes.
     """
     blocks: Blocks = {}
     named = json.dumps({name: str(path) for name, path in paths.items()})

@@ -4,7 +4,7 @@
     <!-- end -->                     once a page; `store#resnet18` is the part below that heading
     <!--store:best ms-->0.05<!--/--> a figure of its `numbers`, in running text
 
-Both are invisible where the page is rendered. A test fails while a page says something else than the raw results.
+Both are invisible where the page is rendered. A test fails if a page differs from the raw results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tuning session that has ended, and what it knew when: read from its store."""
+"""A finished tuning session, read from its store: best programs and latency at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and with what a benchmark ran, as every raw result says it."""
+"""Date, machine, versions and commit of a benchmark run, stored with every raw result."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """How much memory and disk a long session takes, by trials (20 minutes).
 
-A session with the default scheduler on the operators of MobileNet v2, in one process, with a measurer that only
-pretends: programs are proposed and stored as ever, but not built or run. (What building and running takes is in other
-processes; `benchmarks.endurance` looks at those.) Once with the default search, for --seconds; and once with decisions
-that are only drawn at random and not replayed, which comes to tens of thousands of trials. What else runs on the
-machine matters to the seconds only.
+A session with the default scheduler on the operators of MobileNet v2, in one process, with a simulated measurer:
+programs are proposed and stored as usual, but not built or run. (Building and running happens in other processes; see
+`benchmarks.endurance`.) Once with the default search, for --seconds; and once with random decisions that are not
+replayed, which allows tens of thousands of trials. Other load on the machine affects the seconds only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for search in options.searches:
-        # A process of its own, so that no session begins with what another has left in memory.
+        # A new process, so that a session's memory does not include that of another.
         with get_context("spawn").Pool(1) as pool:
             yield search, pool.apply(run_session, (search, options))
 

@@ -1,4 +1,4 @@
-"""Where a compiled model loses to ONNX Runtime, operator by operator (half a minute a model).
+"""Operators of a compiled model that are slower than ONNX Runtime's (half a minute a model).
 
 Both run on the same inputs and threads, in turns. Ours notes when each compiled function begins and ends, ONNX
 Runtime writes its own profile. Operators are matched by what they compute (`benchmarks.rivals.work`). Noting takes
@@ -85,7 +85,7 @@ def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str
 
 
 def in_turns(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> list[Any]:
-    """What our runs returned, without the first of each turn, which pays for what the other side did to the caches."""
+    """The results of our runs, without the first of each turn, which finds the caches filled by the other side."""
     runs: list[Any] = []
     began = time.perf_counter()
     while not runs or time.perf_counter() - began < seconds:
@@ -105,7 +105,7 @@ def typical(runs: list[list[float]]) -> list[float]:
 
 
 def by_kind(result: Mapping[str, Any]) -> list[Row]:
-    """All operators by kind, where we lose most first."""
+    """All operators by kind, the largest loss against ONNX Runtime first."""
     return _grouped(result, lambda kind, what: kind)
 
 

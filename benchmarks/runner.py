@@ -1,4 +1,4 @@
-"""What all benchmarks share: a command line, raw results that say where they come from, tables made of those alone.
+"""What all benchmarks share: a command line, raw results with their provenance, and tables made from those alone.
 
 A benchmark is a module that ends in `run(__name__)` and has
 
@@ -50,7 +50,7 @@ def titles() -> dict[str, str]:
 
 
 def run(name: str, arguments: Sequence[str] | None = None) -> None:
-    """Be the command of the benchmark that is the module called `name`."""
+    """Run the benchmark in the module `name` as a command."""
     benchmark = sys.modules[name]
     assert benchmark.__spec__ is not None
     own_name = benchmark.__spec__.name.removeprefix("benchmarks.")
@@ -84,7 +84,7 @@ def parse(benchmark: ModuleType, name: str, words: Sequence[str]) -> argparse.Na
 
 
 def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, command: str) -> None:
-    """Measure and save, with what it takes to judge the figures."""
+    """Measure and save, with date, command, machine and load."""
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     about = _watch(command, options)
@@ -104,7 +104,7 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
 
 
 def _watch(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    """Begin to measure; the result says, when asked, what it was measured with and how long it took."""
+    """Start the clock; the result, when called, gives the provenance and the seconds since."""
     began, load = time.monotonic(), os.getloadavg()
     machine = describe_machine()
 
@@ -174,7 +174,7 @@ def provenance(raw: Raw) -> str:
 
 
 def _measured(abouts: Sequence[Mapping[str, Any]]) -> str:
-    """What parts that were measured alike have to say. Raw results from before this runner lack some of it."""
+    """The provenance shared by parts that were measured alike. Raw results from before this runner lack some of it."""
     about = abouts[0]
     machine, versions = about.get("machine", {}), about.get("versions", {})
     said = [f"on {about['date']}"] if "date" in about else []

@@ -1,4 +1,4 @@
-"""What a store is worth: a model tuned after another, from nothing, and by the preset (40 minutes).
+"""Effect of a store: a model tuned after another (warm), with an empty store (cold), and by the preset (40 minutes).
 
 The first model fills a store. The second is tuned with an empty one (cold) and with a copy of that one (warm), a
 session for every budget, and by MetaSchedule's algorithm with so many trials for every operator, each in a process of

@@ -1,4 +1,4 @@
-"""The ablation: no model of the future at all, only that gains grow rare with the number of slots."""
+"""A policy without a belief, for the ablation: gains are assumed to fall with the number of slots."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The table: how long each policy takes to come near the lowest latency, and whether DynaTune reaches its bars.
+"""The summary table: how long each policy takes to come near the lowest latency, and whether DynaTune meets its bars.
 
     python -m benchmarks.dynatune.summary
 
 A time is the median over seeds. "Lowest" is the latency with every curve at its end. Means over models are geometric,
-for they are means of ratios; a model that needs no tuning to be that near says nothing and is left out of them.
+as means of ratios; a model that needs no tuning to be that near is left out.
 """
 
 from __future__ import annotations

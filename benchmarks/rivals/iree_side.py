@@ -14,7 +14,7 @@ _VARIANTS = {
     "O2": ["--iree-opt-level=O2"],
     "O3, data tiling": ["--iree-opt-level=O3", "--iree-opt-data-tiling"],
 }
-_OPSET = "17"  # older models are brought up to it: its importer knows no others
+_OPSET = "17"  # the only opset its importer supports; older models are converted to it
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""What operators of two runtimes compute, in the same words, so that their times can stand side by side.
+"""Describes operators of two runtimes in the same terms, so that their times can be compared.
 
-Each runtime fuses and lays out as it likes, and fused nodes lose the names they had in the model. What stays is the
-work: a convolution's window, channels and output, a product's extents. Operators with the same work are one row;
-everything else is summed by kind.
+Each runtime fuses and lays out differently, and fused nodes do not have the names of the model. Operators are matched
+by the computation: a convolution's window, channels and output, a product's extents. Operators with the same
+computation are one row; all others are summed by kind.
 """
 
 from __future__ import annotations
