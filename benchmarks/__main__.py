@@ -21,7 +21,7 @@ def about_replayed(name: str) -> str:
     return (import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
 
 
-def possible_here(names: list[str]) -> list[str]:
+def runnable_here(names: list[str]) -> list[str]:
     """Those this machine can run; says which it cannot."""
     left_out = [] if find_device() else [name for name in names if name in ON_A_GPU]
     if left_out:
@@ -56,7 +56,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}: choose from {', '.join(known)}")
     if options.quick:
-        run_quick(options.names or possible_here(list(known)))
+        run_quick(options.names or runnable_here(list(known)))
         return
     for name in options.names or known:
         print(f"{name:18} {known[name]}")

@@ -68,7 +68,7 @@ def resident() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
-class Drawn:
+class RandomDecisions:
     """Proposes decisions at random, with the default program's text: what a session keeps of a program is the same."""
 
     uses_score = False
@@ -107,7 +107,7 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from slipstream.store import Store
     from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
 
-    class Forgetful(SyntheticMeasurer):
+    class DiscardingMeasurer(SyntheticMeasurer):
         """Keeps no program, as the real measurers do."""
 
         def measure(self, programs: Any) -> Iterator[Any]:
@@ -124,9 +124,11 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
         rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
         start, points = resident(), Points(marks, Path(folder, "store.db"))
         watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
-        proposer: Any = Drawn() if search == "drawn" else None
+        proposer: Any = RandomDecisions() if search == "drawn" else None
         budget = Budget(trials=options.trials)
-        ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, proposer=proposer, **watching).run()
+        ended = make_session(
+            store, session_id, DiscardingMeasurer(), budget, rooms=rooms, proposer=proposer, **watching
+        ).run()
         if points.trials < options.trials:
             points.look()
     return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}

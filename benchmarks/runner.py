@@ -87,7 +87,7 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
     """Measure and save, with date, command, machine and load."""
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    about = _watch(command, options)
+    about = _start_clock(command, options)
     measured = benchmark.measure(options)
     if not isinstance(measured, Iterator):
         write(name, {"about": about(), "data": measured}, options.out)
@@ -100,10 +100,10 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
         raw["parts"][part] = {"about": abouts[part](), "data": data}
         write(name, raw, options.out)
         make_table(benchmark, name, options.out)
-        about = _watch(command, options)
+        about = _start_clock(command, options)
 
 
-def _watch(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
+def _start_clock(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
     """Start the clock; the result, when called, gives the provenance and the seconds since."""
     began, load = time.monotonic(), os.getloadavg()
     machine = describe_machine()

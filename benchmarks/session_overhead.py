@@ -41,15 +41,15 @@ WARM_UP_TRIALS = 2
 QUICK = {"operators": [10, 100], "slots": 20}
 
 
-class Now(SyntheticMeasurer):
+class RealTimeMeasurer(SyntheticMeasurer):
     """The synthetic measurer, on the real clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = RealClock()
 
 
-class Clock:
+class RealClock:
     """The real clock, where a simulated one is expected."""
 
     def now(self) -> float:
@@ -151,7 +151,7 @@ def go_on(
     session = make_session(
         store,
         store.sessions()[0].id,
-        Now(),
+        RealTimeMeasurer(),
         budget,
         watcher=watch,
         stop=lambda: slots is not None and len(ends) > slots,

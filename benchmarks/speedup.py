@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.artifacts_in_turn import time_in_turn
+from benchmarks.interleaved_timing import time_interleaved
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
@@ -76,7 +76,7 @@ def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float
     loaded = load_model(f"zoo:{model}")
     stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, shorter, work)
     paths = {name: stage["path"] for name, stage in stages.items()}
-    blocks = time_in_turn(model, paths, seconds=seconds, processes=processes)
+    blocks = time_interleaved(model, paths, seconds=seconds, processes=processes)
     rows = {
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.artifacts_in_turn import AS_FAST, by_process, time_in_turn
+from benchmarks.interleaved_timing import AS_FAST, by_process, time_interleaved
 from benchmarks.runner import run
 from benchmarks.spread import with_range
 
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         warm = {"budget": budget, "seed": options.seed, "store": str(store)}
         sides[f"warm {budget}"] = tune_apart(model, work / f"warm-{budget}", **warm)
     paths = {side: ended.directory.model for side, ended in sides.items()}
-    blocks = time_in_turn(options.model, paths, seconds=options.seconds, processes=options.processes)
+    blocks = time_interleaved(options.model, paths, seconds=options.seconds, processes=options.processes)
     yield name, {"sessions": {side: ended.to_json() for side, ended in sides.items()}, "blocks": blocks}
 
 

@@ -69,7 +69,7 @@ def observe(study: Study) -> list[Slot]:
                 now, then = slots * study.slot_trials, (slots + 1) * study.slot_trials
                 if then <= curve.trials and math.isfinite(curve.best[now]):
                     gained = (1 - curve.best[then] / curve.best[now]) * (slots + 1)
-                    ahead = belief.forecast(curve.key, curve.best[: now + 1], curve.flops).latency_cut
+                    ahead = belief.forecast(curve.key, curve.best[: now + 1], curve.flops).latency_reduction
                     found.append(Slot(slots, gained, ahead, potential(states[curve.key], speeds)))
     return found
 

@@ -31,7 +31,7 @@ class Forecast:
     diagnostics: Diagnostics
 
     @property
-    def latency_cut(self) -> float:
+    def latency_reduction(self) -> float:
         """Expected relative reduction of the operator's latency in the slot: 1 - best / (best + improvement)."""
         after = self.best + self.expected_improvement
         return self.expected_improvement / after if after > 0 else 0.0
@@ -48,7 +48,7 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     times, each time with its own noise: otherwise the noise of a few samples would dominate.
     """
     seen = posterior.seen
-    drawn = _evenly(samples.weight, rng)
+    drawn = _systematic_draw(samples.weight, rng)
     scale = np.sqrt(posterior.squares(samples.theta))[drawn] * seen.noise_end
     noise = scale / np.sqrt(rng.chisquare(posterior.freedom, OUTCOMES)) * rng.standard_normal(OUTCOMES)
     outcome = np.clip(1 + posterior.growth(samples.theta)[drawn] + noise, 1.0, seen.ceiling)
@@ -65,7 +65,7 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     )
 
 
-def _evenly(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:
+def _systematic_draw(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:
     """Indices drawn in proportion to `weight`, at even steps from a random start, which adds the least variance."""
     steps = (rng.random() + np.arange(OUTCOMES)) / OUTCOMES
     return np.minimum(np.searchsorted(np.cumsum(weight), steps), len(weight) - 1)

@@ -30,7 +30,7 @@ _FREEDOM = 5
 
 def sample(posterior: Posterior, rng: np.random.Generator) -> Samples:
     """Weighted draws from the posterior."""
-    theta = _even(posterior, rng)
+    theta = _low_discrepancy(posterior, rng)
     logp = posterior.log_probability(theta)
     box = EVEN_DRAWS / float(np.prod(posterior.high - posterior.low))
     proposals = [_around_fit(posterior, theta[np.argmax(logp)])]
@@ -51,7 +51,7 @@ def sample(posterior: Posterior, rng: np.random.Generator) -> Samples:
     return Samples(theta, weight, Diagnostics(effective_samples=_effective(weight)))
 
 
-def _even(posterior: Posterior, rng: np.random.Generator) -> Array:
+def _low_discrepancy(posterior: Posterior, rng: np.random.Generator) -> Array:
     """Points spread over the box more evenly than random ones: multiples of irrational steps, shifted at random."""
     size = len(posterior.low)
     # The root of g^(d+1) = g + 1 generalises the golden ratio to d dimensions.
@@ -70,17 +70,17 @@ def _around_fit(posterior: Posterior, start: Array) -> _StudentT:
     variance = float(posterior.squares(centre)) / posterior.freedom
     precision = (jacobian * posterior.seen.weight[:, None]).T @ jacobian / variance
     precision += np.diag(12 / (posterior.high - posterior.low) ** 2)
-    return _StudentT(centre, _tamed(posterior, np.linalg.inv(precision).astype(float)))
+    return _StudentT(centre, _regularised(posterior, np.linalg.inv(precision).astype(float)))
 
 
 def _around_mean(posterior: Posterior, theta: Array, weight: Array) -> _StudentT:
     """A proposal with the mean and covariance of the weighted draws."""
     centre = weight @ theta
     apart = theta - centre
-    return _StudentT(centre, _tamed(posterior, apart.T @ (apart * weight[:, None])))
+    return _StudentT(centre, _regularised(posterior, apart.T @ (apart * weight[:, None])))
 
 
-def _tamed(posterior: Posterior, covariance: Array) -> Array:
+def _regularised(posterior: Posterior, covariance: Array) -> Array:
     """The covariance with a small amount added to its diagonal, so that it can always be factored."""
     floor = (1e-4 * (posterior.high - posterior.low)) ** 2
     return covariance + np.diag(floor)

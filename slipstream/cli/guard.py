@@ -30,7 +30,7 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
         child.start()
         sender.close()
         try:
-            answer = _listen(receiver, progress)
+            answer = _read_answer(receiver, progress)
         except KeyboardInterrupt:
             child.terminate()
             child.join()
@@ -45,7 +45,7 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
     raise value
 
 
-def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
+def _read_answer(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
     """The child's answer, or None if it ended without one."""
     while True:
         try:

@@ -26,7 +26,7 @@ _DRAWING_SHARE = 0.02  # of one core: on a slow terminal or machine the picture 
 
 
 @dataclass(frozen=True)
-class _News:
+class _Update:
     snapshot: Snapshot
     at: float
     note: str
@@ -53,8 +53,8 @@ class LiveView(QuietView):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._news: _News | None = None
-        self._drawn: _News | None = None
+        self._news: _Update | None = None
+        self._drawn: _Update | None = None
         self._drawn_at = self._healed_at = -_HEAL
         self._screen: list[Text] = []
         self._size = ConsoleDimensions(0, 0)
@@ -67,7 +67,7 @@ class LiveView(QuietView):
         note = self._news.note if self._news else ""
         if event.kind == "message":
             note = str(event.data.get("text", note))
-        self._news = _News(snapshot, time.monotonic(), note)
+        self._news = _Update(snapshot, time.monotonic(), note)
         if self._thread.ident is None:
             self._take_screen()
             self._thread.start()
@@ -119,7 +119,7 @@ class LiveView(QuietView):
         if heal:
             self._healed_at = now
 
-    def _leave_picture(self, news: _News) -> None:
+    def _leave_picture(self, news: _Update) -> None:
         width, height = self._console.size
         lines = frame(news.snapshot, width, height - 1, note=news.note, final=True)
         self._console.print(*lines, sep="\n")

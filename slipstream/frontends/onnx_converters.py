@@ -241,13 +241,13 @@ _CONVERTERS = {
 
 
 # TVM's RoiAlign samples other places than ONNX Runtime's.
-_WRONG = ("RoiAlign",)
+_WRONG_IN_TVM = ("RoiAlign",)
 
 
 def convert_map() -> dict[str, Any]:
     """Every ONNX operator that can be imported, by name, with its converter."""
     known = {**_stock_convert_map(), **_CONVERTERS}
-    return {name: converter for name, converter in known.items() if name not in _WRONG}
+    return {name: converter for name, converter in known.items() if name not in _WRONG_IN_TVM}
 
 
 _stock_convert_map = onnx_frontend._get_convert_map

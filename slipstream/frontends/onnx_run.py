@@ -19,10 +19,10 @@ from slipstream.errors import ModelError
 Array = np.ndarray[Any, Any]
 _QUIET = 4
 # Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does the correct cases.
-_WRONG = ["Pad_Fusion"]
+_WRONG_FUSIONS = ["Pad_Fusion"]
 _EXTERNAL = "session.optimized_model_external_initializers_"
 # Turns a matmul and its bias into Reshape, Gemm, Reshape, which keeps TVM from fusing what follows.
-_UNWANTED = ["MatMulAddFusion"]
+_UNWANTED_FUSIONS = ["MatMulAddFusion"]
 
 
 def session(
@@ -45,7 +45,7 @@ def session(
             str(path),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=_WRONG + (_UNWANTED if save_to else []),
+            disabled_optimizers=_WRONG_FUSIONS + (_UNWANTED_FUSIONS if save_to else []),
         )
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error

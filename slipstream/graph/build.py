@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from slipstream.errors import BuildError, TargetError
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.gpu.kernels import kernels_apart
+from slipstream.graph.gpu.kernels import compile_kernels_separately
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge import pipeline as tir_pipeline
@@ -62,7 +62,11 @@ def _context(target: Target) -> Iterator[None]:
         yield
         return
     prepare_for_cuda()
-    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+    with (
+        compile_kernels_separately(),
+        target.tvm,
+        tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}),
+    ):
         yield
 
 

@@ -48,10 +48,10 @@ def _convert_layout(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     if _calls(mod, "relax.nn.conv2d_transpose"):
         return mod
     convert = _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize())
-    return convert(_convertible(mod), target)
+    return convert(_ready_for_layout_conversion(mod), target)
 
 
-def _convertible(mod: tvm.IRModule) -> tvm.IRModule:
+def _ready_for_layout_conversion(mod: tvm.IRModule) -> tvm.IRModule:
     """Respell what layout conversion fails on: negative axes of squeeze (it reads foreign memory), and stack."""
     x = wildcard()
     squeeze, stack = is_op("relax.squeeze")(x), is_op("relax.stack")(x)
@@ -105,10 +105,10 @@ def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
     once = [index for index, times in reads.items() if times == 1]
-    return _under_root(func.with_attr("layout_free_buffers", once))
+    return _with_root_block(func.with_attr("layout_free_buffers", once))
 
 
-def _under_root(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Add the root block that splitting off weights needs to opaque functions (scatter, sort) without one."""
     block = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if block is not None and block.name_hint == "root":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, unfinished, without_measurement
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
 
@@ -45,7 +45,7 @@ class ByGain(ABC):
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if cold := warming_up(candidates):
+        if cold := without_measurement(candidates):
             return fewest_slots(cold).key
         return self.choose(candidates, operators, slot).key
 

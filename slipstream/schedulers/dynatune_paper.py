@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, without_measurement
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
 
@@ -29,7 +29,7 @@ class DynatunePaper:
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if first := warming_up(candidates) or [o for o in candidates if not o.slots]:
+        if first := without_measurement(candidates) or [o for o in candidates if not o.slots]:
             return fewest_slots(first).key
         initial = sum(o.weight * o.history[0] for o in operators)
         c = _C if initial * _MILLISECONDS >= 1 else _C_UNDER_A_MILLISECOND

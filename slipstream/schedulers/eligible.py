@@ -13,7 +13,7 @@ def unfinished(operators: Sequence[OperatorState]) -> list[OperatorState]:
     return [operator for operator in operators if not operator.finished]
 
 
-def warming_up(operators: Sequence[OperatorState]) -> list[OperatorState]:
+def without_measurement(operators: Sequence[OperatorState]) -> list[OperatorState]:
     """Those without a valid measurement. Adaptive policies pick them first, as no gain can be predicted for them."""
     return [operator for operator in operators if not math.isfinite(operator.best)]
 

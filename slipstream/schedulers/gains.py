@@ -17,7 +17,7 @@ _NEWS = 0.5
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CachedForecast:
     """A forecast and what it was made from."""
 
     history: Sequence[float]
@@ -40,16 +40,16 @@ class Gains:
     ) -> None:
         self.belief = belief
         self.count_followers, self.share_curves, self.heed_potential = count_followers, share_curves, heed_potential
-        self._known: dict[str, _Known] = {}
+        self._cache: dict[str, _CachedForecast] = {}
 
     def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
         y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). For an operator with only its
-        default program measured, the gain is `reach`. `operators` are all operators of the model.
+        default program measured, the gain is `largest_gain`. `operators` are all operators of the model.
         """
         by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
-        return [self.reach(candidate) * self._cut(candidate, by_key) for candidate in candidates]
+        return [self.largest_gain(candidate) * self._reduction(candidate, by_key) for candidate in candidates]
 
     def potentials(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """The factor by which relatives change each candidate's expected gain."""
@@ -58,12 +58,12 @@ class Gains:
         speeds = speeds_of(operators)
         return [potential(candidate, speeds) for candidate in candidates]
 
-    def promises(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+    def weighted_gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """Gains times potentials, for ranking candidates; the products are not forecasts."""
         gains, potentials = self.gains(candidates, operators), self.potentials(candidates, operators)
         return [gain * more for gain, more in zip(gains, potentials, strict=True)]
 
-    def reach(self, operator: OperatorState) -> float:
+    def largest_gain(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
         return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
 
@@ -72,26 +72,26 @@ class Gains:
         by_key = {other.key: other for other in operators} if self.share_curves else {}
         return self._forecast(operator, self._relatives(operator, by_key))
 
-    def _cut(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
+    def _reduction(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
         relatives = self._relatives(operator, by_key)
         if operator.trials == 0 and not relatives:
             return 1.0
-        forecast = self._forecast(operator, relatives).latency_cut
+        forecast = self._forecast(operator, relatives).latency_reduction
         # A relative's improvement since this operator's last slot is assumed to transfer by half.
         return max(forecast, _NEWS * operator.news) if self.count_followers else forecast
 
     def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
-        lengths = tuple((relative.key, self._useful(operator, relative)) for relative in relatives)
-        known = self._known.get(operator.key)
-        if known is None or not _same(known, operator, lengths):
+        lengths = tuple((relative.key, self._used_trials(operator, relative)) for relative in relatives)
+        cached = self._cache.get(operator.key)
+        if cached is None or not _same(cached, operator, lengths):
             histories = [
                 (relative.history[:length], relative.flops)
                 for relative, (_, length) in zip(relatives, lengths, strict=True)
             ]
             made = self.belief.forecast(operator.key, operator.history, operator.flops, histories)
-            known = _Known(operator.history, operator.flops, len(operator.history), lengths, made)
-            self._known[operator.key] = known
-        return known.forecast
+            cached = _CachedForecast(operator.history, operator.flops, len(operator.history), lengths, made)
+            self._cache[operator.key] = cached
+        return cached.forecast
 
     def _relatives(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> list[OperatorState]:
         """Similar operators with more trials, those with the most usable trials first.
@@ -101,14 +101,14 @@ class Gains:
         """
         similar = (by_key[key] for key in operator.similar[:_NEAREST] if key in by_key and key != operator.key)
         longer = [other for other in similar if other.trials > operator.trials]
-        return sorted(longer, key=lambda other: (-self._useful(operator, other), other.key))[:_RELATIVES]
+        return sorted(longer, key=lambda other: (-self._used_trials(operator, other), other.key))[:_RELATIVES]
 
-    def _useful(self, operator: OperatorState, relative: OperatorState) -> int:
+    def _used_trials(self, operator: OperatorState, relative: OperatorState) -> int:
         """Number of trials of a relative's history that the belief uses; later ones do not change the forecast."""
         return min(len(relative.history), len(operator.history) + 2 * self.belief.slot_trials)
 
 
-def _same(known: _Known, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
-    if (known.length, known.flops, known.relatives) != (len(operator.history), operator.flops, relatives):
+def _same(cached: _CachedForecast, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
+    if (cached.length, cached.flops, cached.relatives) != (len(operator.history), operator.flops, relatives):
         return False
-    return known.history is operator.history or list(known.history) == list(operator.history)
+    return cached.history is operator.history or list(cached.history) == list(operator.history)

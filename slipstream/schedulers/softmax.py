@@ -29,7 +29,7 @@ class Softmax(ByGain):
     def choose(
         self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int
     ) -> OperatorState:
-        gains = np.array(self.gains.promises(candidates, operators))
+        gains = np.array(self.gains.weighted_gains(candidates, operators))
         highest = float(gains.max())
         # If no operator is expected to gain anything, all are equally likely.
         odds = np.exp((gains / highest - 1) / self.temperature) if highest > 0 else np.ones(len(gains))

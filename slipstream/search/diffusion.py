@@ -76,11 +76,11 @@ class Diffusion:
     def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
         """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals."""
         queues = [sketch.queue() for sketch in sketches]
-        promise = _promise([sketch.best for sketch in sketches])
+        weights = _sketch_weights([sketch.best for sketch in sketches])
         used, ordered = np.zeros(len(queues)), []
         while any(queues):
             # Largest remainder: the sketch furthest behind its share is next.
-            behind = [(used[i] + 1) / promise[i] if queue else math.inf for i, queue in enumerate(queues)]
+            behind = [(used[i] + 1) / weights[i] if queue else math.inf for i, queue in enumerate(queues)]
             turn = int(np.argmin(behind))
             used[turn] += 1
             ordered.append(queues[turn].pop(0))
@@ -106,26 +106,26 @@ class _Candidates:
 
     def queue(self) -> list[Program]:
         """Programs of this sketch, best predicted first, with some random ones for exploration."""
-        carried = self._carried()
-        posterior = self._posterior(carried)
+        transferred = self._transferred()
+        posterior = self._posterior(transferred)
         drawn = self._legal(posterior.sample(_DRAWN, self._rng))
         if not drawn:
-            return [self._program(decisions, origin) for decisions, origin in carried]
+            return [self._program(decisions, origin) for decisions, origin in transferred]
         guess = self._guess()
         if guess is None:
             order = list(range(len(drawn)))
         else:
             scores = guess.score(self._points, [decisions for decisions, _ in drawn])
-            order = _mix(np.argsort(-scores, kind="stable"), self._rng)
+            order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
-        first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *carried])]
+        first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *transferred])]
         room = max(1, int(_MOST_CARRIED * self._question.count))
         return first[:room] + programs
 
-    def _carried(self) -> list[tuple[Decisions, str]]:
+    def _transferred(self) -> list[tuple[Decisions, str]]:
         """The best programs of relatives, adapted in every way, those of the most similar relative first."""
-        carried: dict[Decisions, str] = {}
+        transferred: dict[Decisions, str] = {}
         ways: list[Propagation] = [how for how in self._options.propagations if how != "random"] or ["random"]
         for rank in range(_PROGRAMS_OF_A_RELATIVE):
             for relative in self._kin:
@@ -135,12 +135,12 @@ class _Candidates:
                         values = propagate(
                             program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
                         )
-                        carried.setdefault(values, how)
-        return self._legal(list(carried.items()))
+                        transferred.setdefault(values, how)
+        return self._legal(list(transferred.items()))
 
-    def _posterior(self, carried: Sequence[tuple[Decisions, str]]) -> Posterior:
+    def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
         # Earlier ones come from more similar relatives and better programs.
-        centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(carried)]
+        centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(transferred)]
         if "random" in self._options.propagations or not centres:
             for _ in range(2):
                 centres.append(Centre(self._space.draw_decisions(self._example, self._rng), 0.1, "random"))
@@ -225,7 +225,7 @@ def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:
     )
 
 
-def _promise(best: Sequence[float]) -> list[float]:
+def _sketch_weights(best: Sequence[float]) -> list[float]:
     """The weight of a sketch in the share of proposals. One never measured gets a third of the best one's."""
     leader = min(best, default=math.inf)
     if not math.isfinite(leader):
@@ -233,7 +233,7 @@ def _promise(best: Sequence[float]) -> list[float]:
     return [max(0.02, (leader / seconds) ** _STEEPNESS) if math.isfinite(seconds) else 0.12 for seconds in best]
 
 
-def _mix(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:
+def _with_random(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:
     """The ranking, with a random one inserted at regular places."""
     left, mixed = list(map(int, ranked)), []
     while left:

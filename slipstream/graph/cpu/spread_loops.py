@@ -38,11 +38,11 @@ def spread_blocks(sch: s_tir.Schedule, target: Target, skip: set[str]) -> None:
         if stmt.name_hint in skip or PREPROC in stmt.annotations:
             continue
         with contextlib.suppress(s_tir.schedule.ScheduleError):
-            if not _ride_with_consumer(sch, block, target, skip):
+            if not _compute_in_consumer(sch, block, target, skip):
                 _spread(sch, block, target)
 
 
-def _ride_with_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: set[str]) -> bool:
+def _compute_in_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: set[str]) -> bool:
     """Compute an element-wise block inside its consumer's parallel loop instead of in a pass of its own."""
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or sch.get(consumers[0]).name_hint in skip:

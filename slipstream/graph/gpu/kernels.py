@@ -21,11 +21,11 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 
 @contextmanager
-def kernels_apart() -> Iterator[None]:
+def compile_kernels_separately() -> Iterator[None]:
     """Context in which TVM builds the kernels of a module separately and on all cores."""
     build = tvm_ffi.get_global_func(_BUILD)
 
-    def build_apart(mod: tvm.IRModule, target: Any) -> Any:
+    def build_separately(mod: tvm.IRModule, target: Any) -> Any:
         parts = [tvm.IRModule({variable: func}, attrs=mod.attrs) for variable, func in mod.functions.items()]
         if len(parts) < 2 or not all(_is_kernel(func) for func in mod.functions.values()):
             return build(mod, target)
@@ -40,7 +40,7 @@ def kernels_apart() -> Iterator[None]:
             first.import_module(other)
         return first
 
-    tvm_ffi.register_global_func(_BUILD, build_apart, override=True)
+    tvm_ffi.register_global_func(_BUILD, build_separately, override=True)
     try:
         yield
     finally:
