@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str, dict[str, Any]]:
-    """What each side needs to know, with the artifacts made that are not there yet."""
+    """The job of each side; artifacts that do not exist yet are made."""
     import slipstream
     from benchmarks.rivals.models import model_files
 

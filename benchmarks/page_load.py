@@ -90,7 +90,7 @@ def markdown(data: Mapping[str, Any]) -> str:
         alone, fire = (median([one[name] for one in data[side]]) for side in ("quiet", "loaded"))
         longer = ratios(data, name)
         lines.append(f"| {text} | {alone:.3f} | {fire:.3f} | {with_range(longer, 2)} |")
-    clients = f"{data['clients']} clients that ask on and on, {data['stuck_clients']} that never read"
+    clients = f"{data['clients']} clients that send requests continuously, {data['stuck_clients']} that never read"
     return "\n".join([*lines, "", f"{clients}; {data['answers']} answers.", ""])
 
 

@@ -131,9 +131,7 @@ def _grouped(result: Mapping[str, Any], key_of: Callable[[str, str], str]) -> li
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = [
-        "| model | | ms | ONNX Runtime's | loses most in | µs | ONNX Runtime's | gains most in | µs | ONNX Runtime's |"
-    ]
+    lines = ["| model | | ms | ONNX Runtime's | slower in | µs | ONNX Runtime's | faster in | µs | ONNX Runtime's |"]
     lines += ["| --- |" + " --- |" * 9]
     for name, result in data.items():
         lost, won = by_kind(result)[0], by_kind(result)[-1]

@@ -167,29 +167,29 @@ def provenance(raw: Raw) -> str:
     for part, one in raw["parts"].items():
         same = {key: value for key, value in one["about"].items() if key not in ("seconds", "load")}
         alike.setdefault(json.dumps(same, sort_keys=True), []).append(part)
-    said = [(parts, _measured([raw["parts"][part]["about"] for part in parts])) for parts in alike.values()]
-    if len(said) == 1:
-        return f"Measured {said[0][1]}."
-    return "\n".join(["Measured", "", *(f"- {', '.join(parts)} {text}" for parts, text in said)])
+    phrases = [(parts, _measured([raw["parts"][part]["about"] for part in parts])) for parts in alike.values()]
+    if len(phrases) == 1:
+        return f"Measured {phrases[0][1]}."
+    return "\n".join(["Measured", "", *(f"- {', '.join(parts)} {text}" for parts, text in phrases)])
 
 
 def _measured(abouts: Sequence[Mapping[str, Any]]) -> str:
     """The provenance shared by parts that were measured alike. Raw results from before this runner lack some of it."""
     about = abouts[0]
     machine, versions = about.get("machine", {}), about.get("versions", {})
-    said = [f"on {about['date']}"] if "date" in about else []
+    phrases = [f"on {about['date']}"] if "date" in about else []
     if all("seconds" in one for one in abouts):
-        said.append(f"in {_duration(sum(one['seconds'] for one in abouts))}")
+        phrases.append(f"in {_duration(sum(one['seconds'] for one in abouts))}")
     if "command" in about:
-        said.append(f"by `{about['command']}`")
+        phrases.append(f"by `{about['command']}`")
     if machine:
-        said.append(f"on {machine.get('cpu', machine.get('architecture'))} ({machine['cores']} cores)")
+        phrases.append(f"on {machine.get('cpu', machine.get('architecture'))} ({machine['cores']} cores)")
     if versions.get("commit"):
-        said.append(f"at {versions['commit']}")
+        phrases.append(f"at {versions['commit']}")
     loads = [load[0] for one in abouts for load in one.get("load", ())]
     if loads:
-        said.append(f"with a load of {min(loads):.1f} to {max(loads):.1f} before and after")
-    return " ".join(said)
+        phrases.append(f"with a load of {min(loads):.1f} to {max(loads):.1f} before and after")
+    return " ".join(phrases)
 
 
 def _duration(seconds: float) -> str:

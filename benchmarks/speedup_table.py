@@ -98,7 +98,7 @@ def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
 
 
 def _seconds(result: Mapping[str, Any], there: Iterable[float]) -> str:
-    """Of each seed; one that is not there by its longest session says so."""
+    """Of each seed; a text for one that does not reach it in its longest session."""
     stages = result["stages"]
     longest = (max(row["seconds"] for name, row in stages.items() if name.startswith(f"{s} ")) for s in seeds(result))
     return ", ".join(

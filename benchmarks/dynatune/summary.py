@@ -48,7 +48,7 @@ class Bar:
 
 
 def speedup(times: Times, ours: str, other: str) -> float:
-    """How many times sooner `ours` is there than `other`, on average over models; NaN if no model tells."""
+    """How many times sooner `ours` is there than `other`, on average over models; NaN if no model can be compared."""
     pairs = [(by_policy[other], by_policy[ours]) for by_policy in times.values()]
     ratios = [there / here for there, here in pairs if there > 0 and here > 0]
     return geometric_mean(ratios) if ratios else math.nan
@@ -66,7 +66,7 @@ def bars(times: Times, calibrated: float) -> list[Bar]:
 
 
 def times_the_oracle(study: Study) -> dict[str, dict[str, float]]:
-    """Recording -> times the oracle's time within 1 %, of the informed policy and ours, where it can be told."""
+    """Recording -> times the oracle's time within 1 %, of the informed policy and ours, where both can be compared."""
     found: dict[str, dict[str, float]] = {}
     for recording in study.recordings:
         runs = {"informed": study.informed(recording)}

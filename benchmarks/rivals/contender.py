@@ -64,7 +64,7 @@ class Contender:
         )
 
     def wait(self) -> dict[str, Any]:
-        """What it says once it is ready; raises `ContenderError` if it never will be."""
+        """Its description, once it is ready; raises `ContenderError` if it fails."""
         return self._answer()
 
     def choose(self) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def _compile(compiler: Any, model: Path, binary: Path, options: list[str]) -> No
             output_file=str(unfinished),
         )
     except compiler.CompilerToolError as error:
-        said = [line for line in str(error).splitlines() if "error:" in line]
-        raise ContenderError(f"cannot compile it: {said[0] if said else 'crashed'}"[:200]) from error
+        errors = [line for line in str(error).splitlines() if "error:" in line]
+        raise ContenderError(f"cannot compile it: {errors[0] if errors else 'crashed'}"[:200]) from error
     finally:
         source.unlink(missing_ok=True)
     unfinished.rename(binary)

@@ -16,7 +16,7 @@ _ROUNDS_OF_SLOW = 3
 def compare(
     sides: Sequence[str], jobs: Mapping[str, Mapping[str, Any]], *, processes: int, rounds: int, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """For each side what it says about itself and, for each set of processes, its median of each round.
+    """For each side its description and, for each set of processes, its median of each round.
 
     Memory placement makes the same code up to a tenth faster or slower from process to process, hence several. The
     first set times the variants of each side's settings; the others use the fastest. A side that takes longer than

@@ -2,7 +2,7 @@
 
 The posterior has two to four parameters in a box and is cheap to evaluate for hundreds of them at once, where a
 chain needs a thousand evaluations one after another. So: draws spread evenly over the box; draws around the least
-squares fit, as wide as its curvature says; then, in rounds, draws around the weighted mean of all those before. Each
+squares fit, as wide as its curvature; then, in rounds, draws around the weighted mean of all those before. Each
 draw is weighted by the posterior over the density of the mixture it could have come from (the balance heuristic), so
 that a bad round costs efficiency but adds no bias, and the even draws keep the weights bounded.
 """

@@ -68,8 +68,10 @@ def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None
     except SlipstreamError as error:
         sender.send(("error", _with_traceback(error)))
     except Exception as error:
-        said = (str(error).strip().splitlines() or [""])[-1]
-        bug = BuildError(f"{type(error).__name__}: {said} (a bug in Slipstream or TVM: run with --debug and report it)")
+        message = (str(error).strip().splitlines() or [""])[-1]
+        bug = BuildError(
+            f"{type(error).__name__}: {message} (a bug in Slipstream or TVM: run with --debug and report it)"
+        )
         sender.send(("error", _with_traceback(bug)))
 
 

@@ -142,10 +142,10 @@ def _budget(snapshot: Snapshot, width: int, waited: float) -> Text:
     if used is None or not math.isfinite(used):
         return Text(left or "no budget set: tuning goes on until it is stopped", style="dim")
     used = min(1.0, max(0.0, used))
-    said = f" {100 * used:3.0f}%  {left}".rstrip()
-    length = max(10, width - len(said))
+    text = f" {100 * used:3.0f}%  {left}".rstrip()
+    length = max(10, width - len(text))
     filled = round(used * length)
-    return Text("━" * filled, style="green").append("─" * (length - filled), style="dim").append(said, style="default")
+    return Text("━" * filled, style="green").append("─" * (length - filled), style="dim").append(text, style="default")
 
 
 def time_left(remaining: Remaining, waited: float = 0.0) -> str:

@@ -75,7 +75,7 @@ class LiveView(QuietView):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with suppress(OSError), self._restore:  # an OSError: the terminal is gone, and nothing is left to restore
+        with suppress(OSError), self._restore:  # an OSError: the terminal was closed, and nothing is left to restore
             self._end.set()
             if self._thread.ident is not None:
                 self._thread.join()

@@ -25,7 +25,7 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 # TVM gives these results of the largest possible size instead of the size the data determines.
 _DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 # Messages of the importer when a shape is computed at run time; none of them names the cause.
-_SHAPE_PUZZLES = (
+_DYNAMIC_SHAPE_MESSAGES = (
     "to be Shape",
     "ShapeExpr",
     "'PrimType'",
@@ -62,7 +62,7 @@ class OnnxReference:
             given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
             returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
             for path, feed in zip(given, feeds, strict=True):
-                np.savez(path, **feed)  # type: ignore[arg-type]  # names are free, the stub thinks otherwise
+                np.savez(path, **feed)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
             sandbox.call("run", model=str(self.path), feeds=given, results=returned)
             return [_read_positional(path) for path in returned]
 
@@ -208,7 +208,7 @@ def _import_failure(error: Exception, printed: str) -> str:
     match = re.search(r"Error converting operator (\w+)", printed)
     where = f" at operator {match[1]}" if match else ""
     said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
-    if any(puzzle in said for puzzle in _SHAPE_PUZZLES):
+    if any(text in said for text in _DYNAMIC_SHAPE_MESSAGES):
         return (
             f"TVM cannot import this model{where}: a shape in it depends on the data at run time ({said}); "
             "fix all input shapes with --shape, or bind configuration inputs with --constant"

@@ -77,6 +77,6 @@ def dtype_of(elem_type: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of ONNX Runtime says, without its internal prefixes."""
+    """The message of an ONNX Runtime exception, without its internal prefixes."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text.rsplit(" : ", 1)[-1].strip().rstrip(".")

@@ -23,7 +23,7 @@ from slipstream.tvm_bridge import pipeline as tir_pipeline
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
-# A scalar is part of the code; anything larger is a weight and lives in its own file.
+# A scalar is part of the code; anything larger is a weight and is stored in the weights file.
 _LARGEST_SCALAR = 16
 
 

@@ -151,7 +151,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "legalize",
-        "express every operator as a loop nest (TIR), exp and its kin as polynomials that vectorise",
+        "express every operator as a loop nest (TIR), exp and similar functions as polynomials that vectorise",
         _legalize,
     ),
     Pass("fold constants", "compute now what does not depend on the inputs", fold_constants),
@@ -174,7 +174,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def prepare(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[PassReport]]:
-    """Run `PASSES` over an imported module; the report says what each one took."""
+    """Run `PASSES` over an imported module; the reports have the seconds of each."""
     reports = []
     with target.tvm:
         for step in PASSES:

@@ -35,7 +35,7 @@ _MODULES = {
 
 
 def names() -> tuple[str, ...]:
-    """The models `build` knows."""
+    """The names `build` accepts."""
     return tuple(_MODULES)
 
 

@@ -50,7 +50,7 @@ def _prefetch_in(loop: tirx.For) -> tirx.For:
 
 
 def _streamed(value: Any) -> Iterator[tuple[str, Any]]:
-    """Vectors of a large buffer that are multiplied by one number each, and what tells them apart."""
+    """Vectors of a large buffer that are multiplied by one number each, with a text that identifies each."""
     products: list[Any] = []
     tvm_ffi.structural_walk(value, ((tirx.Mul, products.append),))
     for product in products:

@@ -86,7 +86,7 @@ _RULES = (
 def describe(func: tirx.PrimFunc) -> tuple[str, tuple[str, ...]]:
     """A name for people, and the steps of the function in order, such as ("conv2d", "add", "relu").
 
-    Functions with equal keys have equal names, since both tell only what is computed. The exception is a block
+    Functions with equal keys have equal names, since both depend on the computation only. The exception is a block
     of several statements (a scatter, a sort): it goes by the name it has.
     """
     parts = [_Part(kind_of(block), (block,)) for block in blocks_of(func)]
