@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream import search
+from slipstream import plugins
 from slipstream.program.decisions import check
 from slipstream.program.space import Realized, Space
 from slipstream.search.types import Measured, Question, Search
 from tests.program.zoo_operators import labels, space
 
 COUNT = 4
-every_search = pytest.mark.parametrize("name", search.NAMES)
+every_search = pytest.mark.parametrize("name", plugins.names("search"))
 # A convolution and a softmax: one with tiles in its default program, one without.
 OPERATORS = [labels()[0], next(label for label in labels() if label.endswith("-softmax"))]
 
 
 def made(name: str) -> Search:
-    return search.make(name, threads=1, population=8, generations=1)
+    search: Search = plugins.make("search", name, plugins.Context(population=8, generations=1))
+    return search
 
 
 def propose(name: str, operator: Space, seed: int = 1, known: Sequence[Realized] = ()) -> list[Realized]:
@@ -66,8 +67,3 @@ def test_where_nothing_can_be_decided_nothing_is_proposed(name: str) -> None:
     assert closed
     for label in closed[:3]:
         assert propose(name, space(label)) == []
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(search.SearchError, match="there is no search 'grid'; choose one of diffusion, evolutionary"):
-        search.make("grid", threads=1)
