@@ -296,7 +296,7 @@ def _require_callable(kind: Kind, factory: Any, what: str) -> None:
     try:
         inspect.signature(factory).bind(Context())
     except TypeError as error:
-        instead = f"pass an object, {factory.__name__}(...)" if isinstance(factory, type) else "see docs/plugins.md"
+        instead = f"pass an object, {factory.__name__}(...)" if isinstance(factory, type) else "see Context"
         raise PluginError(f"{what} cannot be called with one slipstream.plugins.Context ({error}): {instead}") from None
     except ValueError:
         return  # native code may have no signature

@@ -52,18 +52,3 @@ def test_proposals_are_new_legal_and_the_same_for_the_same_question(name: str, l
     second = propose(name, operator, known=first)
     both = [r.program.identity for r in (*first, *second)]
     assert len(set(both)) == len(both)
-
-
-@every_search
-def test_another_seed_proposes_others(name: str) -> None:
-    operator = space(OPERATORS[0])
-    programs = [{r.program.identity for r in propose(name, operator, seed)} for seed in (1, 2)]
-    assert programs[0] != programs[1]
-
-
-@every_search
-def test_where_nothing_can_be_decided_nothing_is_proposed(name: str) -> None:
-    closed = [label for label in labels() if not space(label).sketches]
-    assert closed
-    for label in closed[:3]:
-        assert propose(name, space(label)) == []

@@ -173,7 +173,7 @@ def test_a_torch_module(tmp_path: Path) -> None:
     (output,) = slipstream.load(result.directory)(example[0].numpy())
     np.testing.assert_allclose(output, module(*example).detach().numpy(), rtol=1e-4, atol=1e-5)
     with pytest.raises(SlipstreamError, match=r"pass it to slipstream\.resume"):
-        slipstream.resume(tmp_path / "t")
+        slipstream.resume(tmp_path / "t", measurer=synthetic)
     more = slipstream.resume(tmp_path / "t", model=module, example_inputs=example, trials=2, measurer=synthetic)
     assert more.trials == 6
 
