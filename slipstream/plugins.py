@@ -193,7 +193,7 @@ def offers(kind: Kind) -> Iterator[Offer]:
     ours = _KINDS[kind].ours
     yield from (Offer(name, about) for name, (_, about) in ours.items())
     for name, points in sorted(_entry_points(kind).items()):
-        for point in points:
+        for point in sorted(points, key=_package):
             taken = ", not available: the name is taken" if name in ours or len(points) > 1 else ""
             yield Offer(name, f"from the package {_package(point)}{taken}", _package(point))
 
