@@ -135,6 +135,7 @@ HALF = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float16)
 
 SCALES = Const(f32(1, 1, 2, 3))
 WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2]}
+CORNERS = {"coordinate_transformation_mode": "align_corners"}
 MEAN, VARIANCE = Const(f32(0.1, 0.2, 0.3)), Const(f32(1.0, 2.0, 0.5))
 
 # Each operator once, and again where an older version or an attribute takes another way through its translation.
@@ -221,17 +222,7 @@ LAYOUT = [
     *cases("Resize", 13, X, None, SCALES),
     *cases("Resize", 13, X, None, SCALES, coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
     *cases("Resize", 13, X, None, None, ints(2, 3, 7, 4), mode="linear"),
-    *cases(
-        "Resize",
-        18,
-        X,
-        None,
-        None,
-        ints(8, 3),
-        mode="linear",
-        axes=[2, 3],
-        coordinate_transformation_mode="align_corners",
-    ),  # fmt: skip
+    *cases("Resize", 18, X, None, None, ints(8, 3), mode="linear", axes=[2, 3], **CORNERS),
 ]
 ALL = [*ELEMENTWISE, *LINEAR, *WINDOWS, *NORMS, *LAYOUT]
 
