@@ -14,12 +14,12 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.errors import BuildError, TargetError
+from slipstream.graph import pipeline as tir_pipeline
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.gpu.kernels import compile_kernels_separately
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
-from slipstream.tvm_bridge import pipeline as tir_pipeline
+from slipstream.tvm_bridge.nvrtc import compile_kernels_separately, use_nvrtc
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -73,14 +73,13 @@ def _context(target: Target) -> Iterator[None]:
 def prepare_for_cuda() -> None:
     """Make TVM able to generate CUDA code in this process."""
     from slipstream.machine.cuda_libraries import load_runtime
-    from slipstream.tvm_bridge import nvrtc
 
     if not load_runtime():
         raise TargetError(
             "the CUDA runtime is not found, without which TVM cannot build for a GPU: "
             "pip install 'slipstream[cuda]' on a machine with NVIDIA's driver"
         )
-    nvrtc.use_for_tvm()
+    use_nvrtc()
 
 
 def _lowering(target: Target) -> Any:

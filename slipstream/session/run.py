@@ -136,7 +136,7 @@ class Work:
 
     def _keep_bandwidth(self) -> None:
         """For the report's roofline; once in a session, and at its end, when nothing is being timed."""
-        from slipstream.machine.cpu import measure_bandwidth
+        from slipstream.machine.speed import measure_bandwidth
 
         record = self.store.session(self.directory.session)
         here = self.store.hardware(record.hardware).get("kind") == "cpu" and not any(record.options.get("rpc") or ())
@@ -256,7 +256,7 @@ def _measure_peak(target: Target) -> float:
 
         speed = measure_in_child()
         return speed.tensor_flops if target.is_half else speed.flops
-    from slipstream.machine.cpu import measure_peak_flops
+    from slipstream.machine.speed import measure_peak_flops
 
     return measure_peak_flops(target, seconds=0.2)
 
