@@ -118,6 +118,12 @@ def _spoil(point: d.Point, value: d.Value) -> Any:
     return 1000
 
 
+def test_a_bug_is_not_taken_for_an_illegal_schedule() -> None:
+    program = next(p for p in programs_of(space(labels()[0])) if p.decisions)
+    with pytest.raises(ValueError, match="zip"):
+        space(labels()[0]).realize(replace(program, decisions=program.decisions[:-1]))
+
+
 def test_a_program_that_would_be_written_out_without_end_is_refused() -> None:
     found = 0
     for label in labels():
