@@ -227,6 +227,20 @@ def test_an_artifact_for_another_machine_is_refused(
         slipstream.load(foreign)
 
 
+@pytest.mark.parametrize("library", ["/usr/lib/libm.so", "../broken/model.so", "..", "", "sub/model.so", None])
+def test_a_library_outside_of_the_artifact_is_refused(tiny_artifact: Path, tmp_path: Path, library: str | None) -> None:
+    """Even one whose checksum is right; a manifest without checksums is refused as well."""
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_artifact, broken)
+    manifest = json.loads((broken / "manifest.json").read_text())
+    shutil.copy(broken / manifest["library"], broken / "model.so")
+    sums = {} if library is None else {library: manifest["checksums"][manifest["library"]]}
+    changed = {"library": manifest["library"] if library is None else library, "checksums": sums}
+    (broken / "manifest.json").write_text(json.dumps({**manifest, **changed}))
+    with pytest.raises(ArtifactError, match=r"manifest.json is damaged .*(not a file of|checksums)"):
+        slipstream.load(broken)
+
+
 def test_compiling_for_an_older_cpu_uses_none_of_the_newer_instructions(tmp_path: Path) -> None:
     baseline = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[os.uname().machine]
     result = slipstream.compile(small_model(), tmp_path / "old", target=baseline)
