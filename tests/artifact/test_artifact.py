@@ -10,20 +10,24 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+import tvm
+from onnx import TensorProto, helper
 
 import slipstream
 from slipstream.artifact.manifest import Manifest
+from slipstream.artifact.runtime import check_indices
 from slipstream.errors import ArtifactError, InputError, VerificationError
 from slipstream.frontends import random_inputs, zoo
+from slipstream.frontends.inputs import TensorSpec
 from slipstream.frontends.model import Model
-from tests.conftest import small_model
+from tests.conftest import embedding_model, small_model
 
 
 @pytest.fixture(scope="module")
@@ -122,16 +126,7 @@ def test_loading_needs_no_compiler_and_no_frontend(tiny_artifact: Path) -> None:
 
 
 def test_integer_inputs_stay_in_the_range_of_their_table_and_outside_is_refused(tmp_path: Path) -> None:
-    table = numpy_helper.from_array(np.arange(22, dtype=np.float32).reshape(11, 2), "table")
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        "embedding",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 2])],
-        [table],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    result = slipstream.compile(proto, tmp_path / "embedding")
+    result = slipstream.compile(embedding_model(), tmp_path / "embedding")
     (spec,) = result.manifest.inputs
     assert spec.limit == 11
     drawn = np.concatenate([random_inputs((spec,), np.random.default_rng(s))["ids"].ravel() for s in range(50)])
@@ -139,6 +134,19 @@ def test_integer_inputs_stay_in_the_range_of_their_table_and_outside_is_refused(
     assert drawn.max() == 10
     with pytest.raises(InputError, match="table of 11 rows"):
         slipstream.load(tmp_path / "embedding")(np.full((1, 5), 11))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "tvm"])
+def test_indices_are_checked_whatever_holds_them(library: str) -> None:
+    """A tensor of TVM's is what one on a GPU becomes before it is used."""
+    makers = {"numpy": np.asarray, "tvm": tvm.runtime.tensor}
+    make = makers[library] if library in makers else pytest.importorskip("torch").from_numpy
+    spec = TensorSpec("ids", (1, 3), "int64", 11)
+    check_indices(spec, make(np.array([[-11, 0, 10]])))
+    check_indices(replace(spec, limit=None), make(np.array([[99, 99, 99]])))
+    for wrong in (11, -12):
+        with pytest.raises(InputError, match="table of 11 rows"):
+            check_indices(spec, make(np.array([[0, wrong, 0]])))
 
 
 def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_path: Path) -> None:
