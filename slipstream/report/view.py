@@ -117,6 +117,7 @@ def _structure(
             "model": record.model_name,
             "state": rows.state,
             "reason": record.result.get("reason"),
+            "fallback": record.result.get("fallback"),
             "created_at": record.created_at,
             "elapsed": last,
             "remaining": {"seconds": remaining.seconds, "trials": remaining.trials, "used": remaining.fraction_used},

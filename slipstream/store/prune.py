@@ -1,4 +1,7 @@
-"""Making a store smaller: only the best programs of each operator on each piece of hardware stay."""
+"""Making a store smaller: of the trials that belong to no session only the best programs' stay.
+
+Status and report of a session read all of its trials, and so does resuming it: none of them goes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from dataclasses import dataclass
 from slipstream.store.store import Store
 
 # The fastest trial of each program, ranked among those of its operator and hardware. SQLite takes the other
-# columns beside a min() from the row where the minimum is. Sessions that may go on keep all they have.
+# columns beside a min() from the row where the minimum is.
 _GOING = """
 CREATE TEMP TABLE going AS
 SELECT id FROM trial
-WHERE (session IS NULL OR session IN (SELECT id FROM session WHERE status = 'finished'))
+WHERE session IS NULL
     AND id NOT IN (
         SELECT id FROM (
             SELECT id, row_number() OVER (PARTITION BY hardware, operator ORDER BY median, id) AS place
@@ -33,7 +36,7 @@ class Pruned:
 
 
 def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
-    """Keep the best `keep` programs of each operator on each hardware, and all trials of unfinished sessions."""
+    """Keep the best `keep` programs of each operator on each hardware, and all trials of sessions."""
     db = store.database
     before = _size(store)
     db.execute("DROP TABLE IF EXISTS temp.going")
