@@ -53,6 +53,11 @@ class Database:
         with plain_errors(self.path):
             self.connection.close()
 
+    @property
+    def bytes(self) -> int:
+        """The size of the file's pages."""
+        return int(self.rows("PRAGMA page_count")[0][0]) * int(self.rows("PRAGMA page_size")[0][0])
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of the block or none of it, durable when the block has ended."""

@@ -38,7 +38,7 @@ class Pruned:
 def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
     """Keep the best `keep` programs of each operator on each hardware, and all trials of sessions."""
     db = store.database
-    before = _size(store)
+    before = db.bytes
     db.execute("DROP TABLE IF EXISTS temp.going")
     db.execute(_GOING, (keep,))
     (going,) = db.rows("SELECT count(*) FROM going")[0]
@@ -52,10 +52,4 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
             )
         db.execute("VACUUM")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return Pruned(going, total - going, before, _size(store))
-
-
-def _size(store: Store) -> int:
-    (pages,) = store.database.rows("PRAGMA page_count")[0]
-    (page,) = store.database.rows("PRAGMA page_size")[0]
-    return int(pages) * int(page)
+    return Pruned(going, total - going, before, db.bytes)

@@ -35,6 +35,14 @@ def image() -> np.ndarray:
     return np.random.default_rng(7).standard_normal((1, 3, 32, 32)).astype(np.float32)
 
 
+@pytest.fixture(scope="module")
+def small_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`small_model`, compiled once. Do not change it: copy it."""
+    directory = tmp_path_factory.mktemp("artifacts") / "small"
+    slipstream.compile(small_model(), directory)
+    return directory
+
+
 def run_in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
@@ -149,9 +157,9 @@ def test_indices_are_checked_whatever_holds_them(library: str) -> None:
             check_indices(spec, make(np.array([[0, wrong, 0]])))
 
 
-def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_path: Path) -> None:
+def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(small_artifact: Path, tmp_path: Path) -> None:
     model = slipstream.load_model(small_model())
-    slipstream.compile(model, tmp_path / "out")
+    shutil.copytree(small_artifact, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").read_text()
 
     class OffByALittle:
@@ -169,9 +177,9 @@ def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_recompiling_replaces_the_artifact_as_a_whole(tmp_path: Path) -> None:
+def test_recompiling_replaces_the_artifact_as_a_whole(small_artifact: Path, tmp_path: Path) -> None:
     x = np.full((1, 3, 8, 8), 9.0, np.float32)
-    slipstream.compile(small_model(), tmp_path / "out")
+    shutil.copytree(small_artifact, tmp_path / "out")
     first = slipstream.load(tmp_path / "out")
     assert first(x)[0].max() > 1.0
     slipstream.compile(small_model(op="Sigmoid"), tmp_path / "out")
@@ -180,8 +188,10 @@ def test_recompiling_replaces_the_artifact_as_a_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(tmp_path: Path) -> None:
-    slipstream.compile(small_model(), tmp_path / "out")
+def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(
+    small_artifact: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(small_artifact, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").read_text()
     script = (
         "import sys, os, signal\n"
@@ -270,13 +280,14 @@ def test_no_process_and_no_temporary_file_outlives_the_user(tmp_path: Path) -> N
     script = (
         "import slipstream, subprocess, sys, os\n"
         "from slipstream.frontends import sandbox\n"
-        "slipstream.compile('zoo:tiny_cnn', sys.argv[1])\n"
+        "slipstream.compile(sys.argv[2], sys.argv[1])\n"
         "print(sandbox._worker._process.pid)\n"
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
+    onnx.save(small_model(batch=1), tmp_path / "small.onnx")
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "out")],
+        [sys.executable, "-c", script, str(tmp_path / "out"), str(tmp_path / "small.onnx")],
         capture_output=True,
         text=True,
         env={**os.environ, "TMPDIR": str(scratch)},
