@@ -40,3 +40,16 @@ def small_model(
     if domain:
         opsets.append(helper.make_opsetid(domain, 1))
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def embedding_model() -> onnx.ModelProto:
+    """A table of 11 rows and five indices into it."""
+    table = numpy_helper.from_array(np.arange(22, dtype=np.float32).reshape(11, 2), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        "embedding",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 2])],
+        [table],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

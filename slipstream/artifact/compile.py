@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import slipstream
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.loaded import open_executor
 from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, checksum
@@ -21,6 +20,7 @@ from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
+from slipstream.version import VERSION
 
 Progress = Callable[[str], None]
 
@@ -192,6 +192,6 @@ class _Stages:
 def _versions() -> dict[str, str]:
     packages = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy")
     return {
-        "slipstream": slipstream.__version__,
+        "slipstream": VERSION,
         **{name: importlib.metadata.version(name) for name in packages},
     }

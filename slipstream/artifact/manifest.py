@@ -62,7 +62,7 @@ class Manifest:
     verification: Verification | None
     library: str
     weights: tuple[WeightSpec, ...]
-    checksums: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str]
     tuned: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     dtype: str = "float32"  # what a float32 model's products are computed in
@@ -92,6 +92,11 @@ class Manifest:
             raise ArtifactError(
                 f"the artifact has format {data['format']}, this Slipstream reads format {FORMAT}: compile it again"
             )
+        library = data["library"]
+        if library in ("", "..") or Path(library).name != library:
+            raise ValueError(f"its library {library!r} is not a file of this directory")
+        if data["checksums"].keys() != {library, WEIGHTS}:
+            raise ValueError(f"its checksums have to be those of {library} and {WEIGHTS}")
         checked = data["verification"]
         return cls(
             **{

@@ -115,8 +115,7 @@ def _footer(snapshot: Snapshot, width: int, waited: float, note: str, final: boo
     if failures:
         by_kind = sorted(failures.items(), key=lambda item: -item[1])
         lines.append(Text("failed: " + ", ".join(f"{one_line(kind)} {n}" for kind, n in by_kind), style="yellow"))
-    if note:
-        lines.append(Text(one_line(note), style="yellow"))
+    lines += [Text(one_line(text), style="yellow") for text in dict.fromkeys((note, snapshot.fallback)) if text]
     if not final and snapshot.phase in _STOPPABLE:
         lines.append(Text(HINT, style="dim"))
     return lines

@@ -25,7 +25,8 @@ def render_result(snapshot: Snapshot, *, end_to_end: float | None, against: Mapp
     head.append(
         f"  {duration(snapshot.elapsed)}, {snapshot.trials} trials in {snapshot.slot} slots", style="not bold dim"
     )
-    return Group(head, Text(), _latencies(snapshot, end_to_end, against), Text(), *_gains(snapshot))
+    fallback = [Text(), Text(one_line(snapshot.fallback), style="yellow")] if snapshot.fallback else []
+    return Group(head, Text(), _latencies(snapshot, end_to_end, against), *fallback, Text(), *_gains(snapshot))
 
 
 def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[str, float]) -> Table:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import slipstream
 from slipstream.program.sketch import Sketch
 from slipstream.report.command import reproduce
 from slipstream.report.course import Course, OperatorCourse, SlotSpan, follow
@@ -30,6 +29,7 @@ from slipstream.session.directory import SessionDirectory, open_store
 from slipstream.session.events import Remaining
 from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, WINNERS
 from slipstream.store import Store
+from slipstream.version import VERSION
 
 FORMAT = 1
 MOST_CURVE, MOST_SLOTS, MOST_DOTS, MOST_DOTS_EACH, MOST_STEPS_EACH = 2000, 20_000, 24_000, 400, 200
@@ -110,13 +110,14 @@ def _structure(
     last = max([record.elapsed, course.defaults_end, *(span.end for span in course.spans[-1:])])
     return {
         "format": FORMAT,
-        "slipstream": slipstream.__version__,
+        "slipstream": VERSION,
         "session": {
             "id": record.id,
             "name": directory.path.name,
             "model": record.model_name,
             "state": rows.state,
             "reason": record.result.get("reason"),
+            "fallback": record.result.get("fallback"),
             "created_at": record.created_at,
             "elapsed": last,
             "remaining": {"seconds": remaining.seconds, "trials": remaining.trials, "used": remaining.fraction_used},

@@ -29,7 +29,6 @@ _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
 _MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
-_LARGEST_BODY = 768
 _STEEPNESS = 6.0
 _AT_ONCE = 4  # schedules replayed at a time in half precision
 
@@ -174,7 +173,7 @@ class _Candidates:
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}
         for decisions, origin in self._launchable(drawn):
-            if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
+            if decisions in legal:
                 continue
             try:
                 self._space.check_decisions(self._example.sketch, self._points, decisions)

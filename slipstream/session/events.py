@@ -55,6 +55,7 @@ class Snapshot:
     doing: str = ""  # what is going on inside the phase, for people: "timing 12 of 32"
     failures: dict[str, int] = field(default_factory=dict)  # by kind
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
+    fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
 
 
 PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")

@@ -202,10 +202,9 @@ class Work:
             session.snapshot.elapsed = session.elapsed
             self._tell("phase", session.snapshot, phase=session.snapshot.phase, stage=name)
 
-        tuned = {"trials": session.tracks.trials, "sum_of_operators": session.snapshot.latency}
         note, started = "", time.monotonic()
 
-        def write(program: Any) -> None:
+        def write(program: Any, tuned: dict[str, Any]) -> None:
             write_artifact(
                 self.model,
                 lambda: self.prepared,
@@ -218,11 +217,13 @@ class Work:
             )
 
         try:
-            write(schedule_with(winners, self.target))
+            found = {"trials": session.tracks.trials, "sum_of_operators": session.snapshot.latency}
+            write(schedule_with(winners, self.target), found)
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
-            write(None)
+            write(None, {})
+        session.snapshot.fallback = note
         session.snapshot.split["compile"] = time.monotonic() - started
         return _time_model(self.directory.model, self.target.threads), note
 

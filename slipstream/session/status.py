@@ -68,4 +68,5 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         current=unfinished[-1].operator if unfinished and record.status == "running" else None,
         failures=dict(tracks.failures),
         split=record.result.get("split", {}),
+        fallback=record.result.get("fallback", ""),
     )
