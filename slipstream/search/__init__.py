@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from slipstream.diffusion.parts import Parts
 from slipstream.errors import SlipstreamError
 from slipstream.search.types import Search
 
@@ -15,15 +14,20 @@ class SearchError(SlipstreamError):
 
 
 def make(
-    name: str, *, threads: int, population: int = 512, generations: int = 4, without: Collection[str] = ()
+    name: str,
+    *,
+    threads: int,
+    population: int = 512,
+    generations: int = 4,
+    parts: Parts = Parts(),  # noqa: B008  # frozen
 ) -> Search:
     """The search called `name` (see `NAMES`); `population` and `generations` are those of evolutionary search,
-    `without` the parts that diffusion does without.
+    `parts` those that diffusion uses.
     """
     if name == "diffusion":
-        from slipstream.search.diffusion import Diffusion, DiffusionOptions
+        from slipstream.search.diffusion import Diffusion
 
-        return Diffusion(DiffusionOptions.without(without))
+        return Diffusion(parts)
     if name == "random":
         from slipstream.search.random import Random
 

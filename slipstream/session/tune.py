@@ -21,7 +21,7 @@ from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
-from slipstream.session.run import MakeMeasurer, Work
+from slipstream.session.run import MakeMeasurer, SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
@@ -107,8 +107,8 @@ def tune(
     prepared = _prepare(loaded, resolved)
     hardware = describe_hardware(resolved, rpc_key)
     with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
-        work = Work(directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0)
-        return work.run(make_measurer or _measurer(rpc, rpc_key))
+        run = SessionRun(directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0)
+        return run.run(make_measurer or _measurer(rpc, rpc_key))
 
 
 def resume(
@@ -146,8 +146,8 @@ def resume(
         prepared = _prepare(loaded, resolved)
         settings = Settings.from_json(options["settings"])
         watcher = _broadcast(callbacks)
-        work = Work(folder, opened, loaded, prepared, resolved, settings, limits, watcher, began, record.elapsed)
-        return work.run(make_measurer or _measurer(rpc, rpc_key))
+        run = SessionRun(folder, opened, loaded, prepared, resolved, settings, limits, watcher, began, record.elapsed)
+        return run.run(make_measurer or _measurer(rpc, rpc_key))
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, Any]:
