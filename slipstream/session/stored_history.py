@@ -101,23 +101,22 @@ class StoredHistory:
 
     def _new_trials(self, store: Store, session: int) -> list[tuple[Any, ...]]:
         return store.database.rows(
-            "SELECT id, operator, slot, position, program, origin, median, failure, message, "
+            "SELECT id, slot, position, program, origin, median, failure, message, "
             "build_seconds, run_seconds, overhead_seconds, measured_at FROM trial "
             "WHERE session = ? AND id > ? AND slot IS NOT NULL ORDER BY id",
             (session, self._last_trial),
         )
 
     def _add(self, rows: list[tuple[Any, ...]]) -> None:
-        slots, keys = self.history.slots, self._keys
-        for id_, operator, slot, position, program, origin, median, failure, said, build, run, overhead, at in rows:
+        slots = self.history.slots
+        for id_, number, position, program, origin, median, failure, said, build, run, overhead, at in rows:
             self._last_trial = id_
-            if slot in slots and operator in keys:
-                seconds = math.inf if median is None else median
-                spent = build + run + overhead
+            if number in slots:
+                seconds, spent = math.inf if median is None else median, build + run + overhead
                 self.history.add(
                     Trial(
-                        keys[operator], slot, position or 0, seconds, failure, said[:_MESSAGE], origin, program,
-                        build, run, spent, at + spent,
+                        slots[number].operator, number, position or 0, seconds, failure, said[:_MESSAGE], origin,
+                        program, build, run, spent, at + spent,
                     )
                 )  # fmt: skip
 
