@@ -22,7 +22,7 @@ from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
-from slipstream.session.run import Work
+from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
@@ -114,10 +114,10 @@ def tune(
     watcher = _with_messages(_broadcast(callbacks), warnings)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
-        work = Work(
+        run = SessionRun(
             directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0, parts, rpc, rpc_key
         )
-        return work.run()
+        return run.run()
 
 
 def resume(
@@ -163,7 +163,7 @@ def resume(
         opened.update_session(folder.session, status="running")
         prepared, warnings = _prepare(loaded, resolved)
         watcher = _with_messages(_broadcast(callbacks), warnings)
-        work = Work(
+        run = SessionRun(
             folder,
             opened,
             loaded,
@@ -178,7 +178,7 @@ def resume(
             rpc,
             rpc_key,
         )
-        return work.run()
+        return run.run()
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:
