@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class LineOutput:
-    """Every line is out at once. A reader that has gone away is no reason to stop working: later lines are dropped."""
+    """Flushes every line. Once the reader has closed its end, later lines are dropped and no error is raised."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -36,7 +36,7 @@ def test_operators_sketches_and_hardware_come_back_as_they_went_in(path: Path) -
         assert again.sketch("none") is None
         assert again.hardware(hardware) == HARDWARE
         assert len(hardware) == 20
-        with pytest.raises(StoreError, match="knows no hardware feed"):
+        with pytest.raises(StoreError, match="has no hardware feed"):
             again.hardware("feed")
 
 
@@ -142,11 +142,11 @@ def test_trials_may_be_appended_while_they_are_read(path: Path) -> None:
 
 def test_a_refused_trial_takes_its_whole_batch_with_it(path: Path) -> None:
     store, hardware = filled(path)
-    with pytest.raises(StoreError, match="knows no operator zz: add_operators comes first"):
+    with pytest.raises(StoreError, match="has no operator zz: add_operators comes first"):
         store.append_trials([trial(hardware), trial(hardware, operator="zz")])
-    with pytest.raises(StoreError, match="knows no hardware feed"):
+    with pytest.raises(StoreError, match="has no hardware feed"):
         store.append_trial(trial("feed"))
-    with pytest.raises(StoreError, match="knows no session s1"):
+    with pytest.raises(StoreError, match="has no session s1"):
         store.append_trial(trial(hardware, session="s1"))
     assert list(store.trials()) == []
 
@@ -184,9 +184,9 @@ def test_session_mistakes(path: Path) -> None:
     session = store.create_session("f00d", hardware, {}, {})
     store.begin_slot(session, 0, "aa00", [program()], 0.0, {})
     mistakes = {
-        "knows no model 1234": lambda: store.create_session("1234", hardware, {}, {}),
-        "knows no operator zz": lambda: store.create_session("f00d", hardware, {}, {"zz": 1}),
-        "knows no session gone": lambda: store.session("gone"),
+        "has no model 1234": lambda: store.create_session("1234", hardware, {}, {}),
+        "has no operator zz": lambda: store.create_session("f00d", hardware, {}, {"zz": 1}),
+        "has no session gone": lambda: store.session("gone"),
         "has begun before": lambda: store.begin_slot(session, 0, "aa00", [], 0.0, {}),
         "has not begun": lambda: store.finish_slot(session, 7, {}),
         "cannot be 'asleep'": lambda: store.update_session(session, status="asleep"),
