@@ -180,7 +180,7 @@ def _import_torch() -> Any:
 
 def _must_exist(source: str) -> None:
     if not Path(source).is_file():
-        raise ArtifactError(f"the model {source} is gone: give its new place with --model")
+        raise ArtifactError(f"the model {source} is not there any more: give its new place with --model")
 
 
 def _must_match(fingerprint: str, manifest: Manifest, source: str) -> None:

@@ -109,7 +109,7 @@ def write_artifact(
 ) -> Manifest:
     """Schedule and build a prepared module, verify it on `feeds` and put it in place.
 
-    The module comes from a function so that nobody else holds its weights while it is built. `program` gives each
+    The module comes from a function so that its weights can be freed while it is built. `program` gives each
     operator its scheduled form (the default one if it is None), `tuned` goes into the manifest.
     """
     from slipstream.graph.build import apply_programs, build

@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class LineOutput:
-    """Flushes every line. If the reader has closed the pipe, later lines are dropped and the command continues."""
+    """Flushes every line. Once the reader has closed its end, later lines are dropped and no error is raised."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

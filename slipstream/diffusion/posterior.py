@@ -22,12 +22,12 @@ from slipstream.program.decisions import Decisions, Points, Value
 FIRST_SPREAD, LAST_SPREAD, COOLING = 0.45, 0.15, 0.8
 _MOST_CENTRES = 12
 _SHARPNESS = 8.0  # a centre twice as slow as the best weighs 2^-8
-_SHRINKAGE = 3.0  # a value seen this often is believed half
+_SHRINKAGE = 3.0  # a value seen this often gets half its mean gain
 
 
 @dataclass(frozen=True)
 class Centre:
-    """Decisions to search around; `origin` says how they came about, `weight` how much they are trusted."""
+    """Decisions to search around; `origin` says how they came about, `weight` how often they are drawn from."""
 
     decisions: Decisions
     weight: float
@@ -115,7 +115,7 @@ class Posterior:
 
 
 def _preferences(speeds: Sequence[tuple[Value, float]]) -> Mapping[Value, float]:
-    """How much better than the average the programs with each value did, believed the more the more there are."""
+    """How much better than the average the programs with each value did, shrunk towards 0 the fewer there are."""
     average = sum(speed for _, speed in speeds) / len(speeds)
     gains: dict[Value, list[float]] = {}
     for value, speed in speeds:

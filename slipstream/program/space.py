@@ -219,7 +219,7 @@ class Space:
         return Realized(replace(program, decisions=decisions), schedule.mod)
 
     def _left_out(self, program: Program, schedule: s_tir.Schedule) -> list[str]:
-        """Postprocessors that would undo what the program says, or find out at length what its decisions tell."""
+        """Postprocessors that would undo what the program says, or check slowly what its decisions say."""
         left_out = [] if may_rewrite_layout(schedule) else ["RewriteLayout"]
         limits = self.limits(program.sketch)
         if limits is not None and limits.says_all:
@@ -229,7 +229,7 @@ class Space:
 
 
 class StockSpace(Space):
-    """The same without our sketches: what a tuner has to start from that knows MetaSchedule's alone.
+    """The same without our sketches: what a tuner with MetaSchedule's alone starts from.
 
     Its default is a random program. An operator of which MetaSchedule leaves nothing open keeps ours.
     """

@@ -100,7 +100,7 @@ class Database:
 
 
 def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
-    """Open without ever writing, also on a read-only file system or in somebody else's directory.
+    """Open without ever writing, also on a read-only file system or in another user's directory.
 
     A `damaged` file is opened although its pages do not add up, to read those that are left.
     """
@@ -111,7 +111,7 @@ def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connectio
         kept_out = error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
         if not kept_out or (log.exists() and log.stat().st_size):
             raise
-        # SQLite cannot make its shared-memory file here. Without a log nobody is writing, and none is needed.
+        # SQLite cannot make its shared-memory file here. Without a log there is no writer, and none is needed.
         return _connect(path, "mode=ro&immutable=1", damaged)
 
 
