@@ -63,10 +63,10 @@ PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")
 
 
 def trials_and_slots(snapshot: Snapshot) -> str:
-    """How much was done, in the words of all views: 28 trials: 7 defaults, 21 in 3 slots."""
-    slots, defaults = _count(snapshot.slots, "slot"), snapshot.default_trials
-    split = f": {_count(defaults, 'default')}, {snapshot.trials - defaults}" if defaults else ""
-    return f"{_count(snapshot.trials, 'trial')}{split} in {slots}"
+    """How much was done, in the words of all views: 28 trials, 3 slots, 7 defaults."""
+    counts = [_count(snapshot.trials, "trial"), _count(snapshot.slots, "slot")]
+    counts += [_count(snapshot.default_trials, "default")] if snapshot.default_trials else []
+    return ", ".join(counts)
 
 
 def _count(number: int, noun: str) -> str:

@@ -507,7 +507,7 @@ def test_the_result() -> None:
     rows += [_gained("d", 1e-3, 1e-3)]
     snapshot = new_snapshot(rows, start_latency=8e-3, latency=5e-3, elapsed=300.0, trials=640, slots=20)
     text = _result(snapshot, width=60, end_to_end=5.2e-3, against={"onnx[runtime]": 7.8e-3})
-    assert "resnet18  5:00, 640 trials in 20 slots" in text
+    assert "resnet18  5:00, 640 trials, 20 slots" in text
     assert re.search(r"start +8\.000 ms\s*\n.*best +5\.000 ms +1\.60x as fast", text)
     assert re.search(r"whole model +5\.200 ms", text)
     assert re.search(r"onnx\[runtime\] +7\.800 ms +slipstream is 1\.50x as fast", text)

@@ -45,7 +45,7 @@ from tests.session.synthetic import (
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 16}
 EVOLUTIONARY = {"search": "evolutionary", "population": 8, "generations": 1, "deterministic": True}
 OPERATORS = 7
-TRIALS = 45  # of the session that is killed
+TRIALS = 30  # of the session that is killed
 
 
 def is_default(candidate: Candidate) -> bool:
@@ -116,7 +116,7 @@ def test_a_session_killed_again_and_again_ends_up_like_one_that_was_not(tmp_path
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     kills, status = map(int, ended.stdout.split())
     assert (status, ended.stderr) == (0, "")
-    assert kills >= 10
+    assert kills >= 5
     session, _ = play(tmp_path / "whole", Budget(trials=TRIALS), proposer=Scored(), **killed.SETTINGS)
     assert contents(store) == contents(tmp_path / "whole")
     places = [trial[:2] for trial in contents(store)["trials"]]

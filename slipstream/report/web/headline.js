@@ -21,9 +21,9 @@ function headline(data) {
 
 function storyOf({ session, headline: head, operators, failures }) {
   const failed = failures.reduce((sum, kind) => sum + kind.count, 0);
-  const defaults = head.default_trials ? `: ${some(head.default_trials, "default")}, ${count(head.trials - head.default_trials)}` : "";
-  const parts = [some(operators.length, "operator"), `${some(head.trials, "trial")}${defaults} in ${some(head.slots, "slot")}`,
-    failed ? `${count(failed)} failed` : "", span(session.elapsed)].filter(Boolean);
+  const defaults = head.default_trials ? [some(head.default_trials, "default")] : [];
+  const parts = [some(operators.length, "operator"), `${some(head.trials, "trial")}${failed ? `, ${count(failed)} of them failed` : ""}`,
+    some(head.slots, "slot"), ...defaults, span(session.elapsed)];
   const left = session.state === "running" && session.remaining.seconds !== null ? `, ${span(session.remaining.seconds)} left` : "";
   const ended = session.state !== "running" && session.reason ? `; ended because ${session.reason}` : "";
   const lost = session.state === "killed" ? "; the process that tuned is gone: slipstream resume goes on" : "";
