@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from slipstream.machine.target import resolve_target
-from slipstream.measure import LocalMeasurer, MeasureConfig, Settling, reference_text
+from slipstream.measure import Engine, MeasureConfig, Settling, cpu_measurer, reference_text
+from slipstream.measure.reference import State
+from slipstream.processes.fork_server import ForkServer
 from tests.measure import misbehaving
 
 CONFIG = MeasureConfig(run_seconds=2.0, memory_bytes=512 << 20)
@@ -40,7 +42,7 @@ def test_every_program_gets_its_verdict_in_any_order(seed: int, places: Path) ->
     programs = [*bad, *good, misbehaving.program(misbehaving.prints, "prints")]
     np.random.default_rng(seed).shuffle(programs)  # type: ignore[arg-type]
     with _measurer() as measurer:
-        server = psutil.Process(measurer._runner.server.pid)
+        server = psutil.Process(measurer.server.pid)
         results = {m.program.label: m for m in measurer.measure(programs)}
         assert len(results) == len(programs)
     for label, measurement in results.items():
@@ -70,8 +72,8 @@ OWNER = """
     references = {{m.KEY: measure.reference_text(m.good(1))}}
     good = [m.program(m.good(step), "good") for step in (1, 2)]
     endless = [m.program(m.endless_loop, "loop")]
-    with measure.LocalMeasurer(resolve_target(), references, measure.MeasureConfig(run_seconds=600.0)) as measurer:
-        print(measurer._runner.server.pid, flush=True)
+    with measure.cpu_measurer(resolve_target(), references, measure.MeasureConfig(run_seconds=600.0)) as measurer:
+        print(measurer.server.pid, flush=True)
         for programs in (good, endless):
             for measurement in measurer.measure(programs):
                 print(measurement.program.label, flush=True)
@@ -105,10 +107,45 @@ def test_a_killed_server_is_replaced_and_its_programs_tried_again() -> None:
     with _measurer() as measurer:
         stream = measurer.measure(programs)
         results = [next(stream)]
-        os.kill(measurer._runner.server.pid, signal.SIGKILL)
+        os.kill(measurer.server.pid, signal.SIGKILL)
         results += stream
     assert sorted(m.program.label for m in results) == sorted(misbehaving.GOOD)
     assert all(m.failure is None for m in results)
+
+
+def test_a_reference_that_was_being_computed_when_the_server_was_killed_is_computed_again() -> None:
+    """Killed for certain while it is computed: it is asked for, and nothing has read its answer yet."""
+    with _measurer() as measurer:
+        reference = measurer._references.ask(misbehaving.KEY, measurer.server)
+        assert reference.state is State.ASKED
+        os.kill(measurer.server.pid, signal.SIGKILL)
+        results = list(measurer.measure([misbehaving.program(misbehaving.good(step), str(step)) for step in (2, 4, 8)]))
+        assert [m.failure for m in results] == [None] * 3
+        assert all(m.verified for m in results)
+        assert measurer._references[misbehaving.KEY].state is State.READY
+
+
+def test_a_server_killed_while_its_reference_is_awaited_costs_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's channel has closed and the server's end is noticed only when the worker's is asked for."""
+    kills = 1
+    end_of = ForkServer.end_of
+
+    def kill_first(server: ForkServer, worker: Any, patience: float = 5.0) -> Any:
+        nonlocal kills
+        if kills:
+            kills -= 1
+            os.kill(server.pid, signal.SIGKILL)
+            server._process.wait()
+        return end_of(server, worker, patience)
+
+    monkeypatch.setattr(ForkServer, "end_of", kill_first)
+    with _measurer() as measurer:
+        reference = measurer._references.ask(misbehaving.KEY, measurer.server)
+        assert reference.worker is not None
+        measurer.server._kill(reference.worker)
+        results = list(measurer.measure([misbehaving.program(misbehaving.good(step), str(step)) for step in (2, 4)]))
+    assert kills == 0
+    assert [m.failure for m in results] == [None] * 2
 
 
 @pytest.mark.parametrize(("kills", "rounds"), [(1, True), (9, False)])
@@ -129,8 +166,8 @@ def test_settling_outlives_its_server_or_settles_for_what_is_known(kills: int, r
         assert again.failure is None
 
 
-def _measurer() -> LocalMeasurer:
-    return LocalMeasurer(resolve_target(), {misbehaving.KEY: reference_text(misbehaving.good(1))}, CONFIG)
+def _measurer() -> Engine:
+    return cpu_measurer(resolve_target(), {misbehaving.KEY: reference_text(misbehaving.good(1))}, CONFIG)
 
 
 def _descendants() -> list[psutil.Process]:
@@ -141,14 +178,14 @@ def _descendants() -> list[psutil.Process]:
 class _KillsTheServer(np.random.Generator):
     """Randomness that costs the server its life, the first `kills` times it is asked for."""
 
-    def __init__(self, measurer: LocalMeasurer, kills: int) -> None:
+    def __init__(self, measurer: Engine, kills: int) -> None:
         super().__init__(np.random.PCG64(0))
         self._measurer, self._kills = measurer, kills
 
     def permutation(self, x: Any, axis: int = 0) -> Any:
         if self._kills > 0:
             self._kills -= 1
-            server = self._measurer._runner.server
+            server = self._measurer.server
             os.kill(server.pid, signal.SIGKILL)
             server._process.wait()
         return super().permutation(x, axis)

@@ -28,7 +28,7 @@ from slipstream.measure.devices.rpc_tracker import Tracker
 from slipstream.measure.types import Candidate, FailureKind, Measurement, Measurer
 from tests.measure import misbehaving
 from tests.measure.misbehaving import KEY
-from tests.measure.test_local import MATMUL, scheduled_matmul, unscheduled_matmul
+from tests.measure.test_cpu import MATMUL, scheduled_matmul, unscheduled_matmul
 
 HOST = "127.0.0.1"
 QUICK = RpcSettings(run_timeout=2.0, device_timeout=5.0, patience=1.0, racing=Racing(sample_seconds=0.001))

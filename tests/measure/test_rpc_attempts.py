@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from slipstream.measure.devices.rpc_server import main as server_main
+from slipstream.measure.devices.rpc_trials import Attempt, Mishap, Round, Trial, conclude
 
 from slipstream.errors import TargetError
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.devices.rpc import DeviceError, RpcMeasurer
-from slipstream.measure.devices.rpc_server import main as server_main
 from slipstream.measure.devices.rpc_tracker import Tracker
-from slipstream.measure.devices.rpc_trials import Attempt, Mishap, Round, Trial, conclude
 from slipstream.measure.types import Candidate, FailureKind
 
 HOST = "127.0.0.1"
