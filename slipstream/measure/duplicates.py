@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slipstream.measure.trial import Stage, Trial
-from slipstream.measure.types import Candidate, Measurement
+from slipstream.measure.types import Candidate, FailureKind, Measurement
 
 
 class Duplicates:
@@ -41,14 +41,18 @@ class Duplicates:
         return None
 
     def finish(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
-        """Remember a result: its measurement, and one for each duplicate."""
-        for key in (_digest(trial.program), trial.fingerprint):
-            if key and self._found.get(key) in (None, trial):
-                self._found[key] = without_module(measurement)
+        """Remember a result: its measurement, and one for each duplicate. That a device was lost says nothing about
+        the program and is forgotten."""
+        is_result = measurement.failure is None or measurement.failure.kind is not FailureKind.DEVICE_LOST
+        if is_result:
+            digests = [_digest(program) for program in (trial.program, *trial.duplicates)]
+            keys = [*digests, trial.fingerprint] if trial.fingerprint else digests
+            self._found.update((key, without_module(measurement)) for key in keys)
+        else:
+            self.forget(trial)
         trial.stage = Stage.DONE
         yield measurement
         for program in trial.duplicates:
-            self._found[_digest(program)] = without_module(measurement)
             yield replace(measurement, program=program, duplicate=True)
 
     def again(self, trial: Trial) -> Trial:

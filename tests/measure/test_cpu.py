@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -67,6 +68,22 @@ def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: Engine) -> 
     (result,) = measurer.measure([broken])
     assert result.failure is not None
     assert result.failure.kind is FailureKind.WRONG_RESULT
+
+
+def test_a_doubtful_reference_is_computed_again_before_a_program_is_called_wrong(measurer: Engine) -> None:
+    list(measurer.measure([misbehaving.program(misbehaving.good(2), "2")]))
+    spoil_reference(measurer, misbehaving.KEY)
+    (result,) = measurer.measure([misbehaving.program(misbehaving.good(4), "4")])
+    assert result.failure is None
+    assert result.verified
+    assert measurer._references[misbehaving.KEY].plain
+
+
+def spoil_reference(measurer: Engine, operator: str) -> None:
+    """Overwrite the first expected result of an operator, as a default program that is wrong would have."""
+    reference = measurer._references[operator]
+    (output,) = [slot for slot in reference.layout if slot["written"]]
+    os.pwrite(reference.arena, np.float32(12345).tobytes(), output["offset"])
 
 
 def test_results_stream_and_programs_are_taken_only_as_needed(measurer: Engine) -> None:
