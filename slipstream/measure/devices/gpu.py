@@ -40,7 +40,7 @@ class GpuDevices:
         self._config = config
         self.gpus = [HeldGpu(name) for name in config.gpus or equal_gpus(find_devices())]
         self._running: dict[HeldGpu, Trial] = {}
-        self._kept: dict[str, HeldGpu] = {}
+        self._kept: dict[str, GpuProcess] = {}
         self._usable = self.gpus
 
     @property
@@ -79,7 +79,7 @@ class GpuDevices:
         process.is_new = False
         self._running[gpu] = trial
         if keep:
-            self._kept[trial.library] = gpu
+            self._kept[trial.library] = process
         with suppress(ChannelClosedError):  # that it has ended is noticed when its answer is read
             process.channel.send({"launch": {**request, "keep": keep}})
 
@@ -128,7 +128,9 @@ class GpuDevices:
             gpu.close()
 
     def _ask(self, trial: Trial, request: dict[str, Any]) -> Answer | Failure:
-        gpu = self._kept[trial.library]
+        gpu = next((gpu for gpu in self.gpus if gpu.process is self._kept[trial.library]), None)
+        if gpu is None:
+            return Failure(FailureKind.DEVICE_LOST, "the process that held the program was replaced")
         with suppress(ChannelClosedError):
             gpu.process.channel.send(request)
         gpu.process.channel.is_readable(self._config.run_seconds)
