@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +77,23 @@ def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
     return Candidate(operator, tvm.ir.save_json(module), effect or f"add {number}")
 
 
+def references() -> dict[str, str]:
+    doubled = reference_text(misbehaving.good(1))
+    add = dict.fromkeys(("add", "race"), program().module)
+    return {**add, KEY: doubled, "doubted": doubled, MATMUL: reference_text(unscheduled_matmul()), "weights": WEIGHTS}
+
+
+def add_weights() -> str:
+    """An operator with 1 MB of weights."""
+    a, b = (te.placeholder((512, 512), name=name) for name in "ab")
+    c = te.compute((512, 512), lambda i, j: a[i, j] + b[i, j], name="c")
+    func = te.create_prim_func([a, b, c])
+    return reference_text(func.with_attrs({"global_symbol": "main", "layout_free_buffers": [1]}))
+
+
+WEIGHTS = add_weights()
+
+
 def slow(number: int) -> Candidate:
     """Takes 50 ms a run, 0.2 s with its samples."""
     return program("'usleep', 50000", number)
@@ -128,9 +145,8 @@ class Farm:
         with Tracker(HOST, self.port) as tracker:
             return len(tracker.servers(key))
 
-    def measurer(self, key: str, config: MeasureConfig = QUICK, references: Mapping[str, str] | None = None) -> Engine:
-        known = references or {"add": program().module, "race": program().module}
-        return rpc_measurer(HOST, self.port, key, resolve_target("cpu"), known, config)
+    def measurer(self, key: str, config: MeasureConfig = QUICK) -> Engine:
+        return rpc_measurer(HOST, self.port, key, resolve_target("cpu"), references(), config)
 
 
 def free_port() -> int:
@@ -301,20 +317,17 @@ def test_the_same_program_is_run_once(measurer: Measurer) -> None:
 
 
 @needs_tracker
-def test_a_wrong_program_never_wins(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
-    references = {KEY: reference_text(misbehaving.good(1)), MATMUL: reference_text(unscheduled_matmul())}
+def test_a_wrong_program_never_wins(measurer: Engine) -> None:
     wrong = ("wrong result", "forgets an element", "overwrites input")
     programs = [
         *(misbehaving.program(misbehaving.BAD[label][0], label) for label in wrong),
         *(misbehaving.program(misbehaving.good(step), f"good {step}") for step in (8, 32)),
         *(scheduled_matmul(tile, prepack=True) for tile in (16, 32)),
     ]
-    with farm.measurer("ours", references=references) as measurer:
-        results = {m.program.label: m for m in measurer.measure(programs)}
-        best = dict(measurer.best)
-        # Before a program was called wrong, the unscheduled function computed the reference again.
-        assert measurer._references[KEY].plain
-        assert not measurer._references[MATMUL].plain
+    results = {m.program.label: m for m in measurer.measure(programs)}
+    # Before a program was called wrong, the unscheduled function computed the reference again.
+    assert measurer._references[KEY].plain
+    assert not measurer._references[MATMUL].plain
     for label, result in results.items():
         if label in wrong:
             assert result.failure is not None
@@ -322,24 +335,22 @@ def test_a_wrong_program_never_wins(farm: Farm, ours: list[subprocess.Popen[byte
         else:
             assert result.failure is None, (label, result.failure)
             assert result.verified
-    assert best[KEY].program.label in ("good 8", "good 32")
-    assert best[MATMUL].median == min(results[f"tile {tile}"].median for tile in (16, 32))
+    assert measurer.best[KEY].program.label in ("good 8", "good 32")
+    assert measurer.best[MATMUL].median == min(results[f"tile {tile}"].median for tile in (16, 32))
 
 
 @needs_tracker
-def test_a_doubtful_reference_is_computed_again(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
-    with farm.measurer("ours", references={KEY: reference_text(misbehaving.good(1))}) as measurer:
-        (first,) = measurer.measure([misbehaving.program(misbehaving.good(2), "2")])
-        spoil_reference(measurer, KEY)
-        (second,) = measurer.measure([misbehaving.program(misbehaving.good(4), "4")])
+def test_a_doubtful_reference_is_computed_again(measurer: Engine) -> None:
+    programs = [replace(misbehaving.program(misbehaving.good(step), ""), operator="doubted") for step in (2, 4)]
+    (first,) = measurer.measure(programs[:1])
+    spoil_reference(measurer, "doubted")
+    (second,) = measurer.measure(programs[1:])
     assert (first.failure, second.failure) == (None, None)
     assert second.verified
 
 
 @needs_tracker
-def test_finalists_are_sampled_in_turn_on_one_device(
-    farm: Farm, ours: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finalists_are_sampled_in_turn_on_one_device(measurer: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
     send = rpc._Held.send
 
@@ -348,15 +359,14 @@ def test_finalists_are_sampled_in_turn_on_one_device(
         send(held, request)
 
     monkeypatch.setattr(rpc._Held, "send", listen)
-    with farm.measurer("ours", references={MATMUL: reference_text(unscheduled_matmul())}) as measurer:
-        results = list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (2, 8, 64)]))
-        settling = Settling(near=1e9, least_rounds=4, most_rounds=6)
-        settled = measurer.settle(results, np.random.default_rng(0), settling)
-        assert settled is not None
-        assert measurer.best[MATMUL] == settled.winner
-        # The reference kernel was timed on the devices.
-        assert measurer.drifts
-        assert all(drift.usual > 0 for drift in measurer.drifts.values())
+    results = list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (2, 8, 64)]))
+    settling = Settling(near=1e9, least_rounds=4, most_rounds=6)
+    settled = measurer.settle(results, np.random.default_rng(0), settling)
+    assert settled is not None
+    assert measurer.best[MATMUL] == settled.winner
+    # The reference kernel was timed on the devices.
+    assert measurer.drifts
+    assert all(drift.usual > 0 for drift in measurer.drifts.values())
     assert len(settled.finalists) == 3
     assert all(len(m.samples) >= 4 for m in settled.finalists)
     assert settled.winner.median == min(m.median for m in settled.finalists)
@@ -366,7 +376,7 @@ def test_finalists_are_sampled_in_turn_on_one_device(
 
 @needs_tracker
 def test_a_device_that_is_lost_while_finalists_are_compared_is_replaced(
-    farm: Farm, ours: list[subprocess.Popen[bytes]]
+    measurer: Engine, ours: list[subprocess.Popen[bytes]]
 ) -> None:
     class EndsTheSession(np.random.Generator):
         """Randomness that ends the sessions of all servers the first time it is asked for."""
@@ -380,21 +390,16 @@ def test_a_device_that_is_lost_while_finalists_are_compared_is_replaced(
                     child.kill()
             return super().permutation(x, axis)
 
-    with farm.measurer("ours", references={MATMUL: reference_text(unscheduled_matmul())}) as measurer:
-        results = list(measurer.measure([scheduled_matmul(tile, prepack=False) for tile in (8, 64)]))
-        settling = Settling(near=1e9, least_rounds=3, most_rounds=3)
-        settled = measurer.settle(results, EndsTheSession(np.random.PCG64(0)), settling)
+    results = list(measurer.measure([scheduled_matmul(tile, prepack=False) for tile in (8, 64)]))
+    settling = Settling(near=1e9, least_rounds=3, most_rounds=3)
+    settled = measurer.settle(results, EndsTheSession(np.random.PCG64(0)), settling)
     assert settled is not None
     assert [len(m.samples) for m in settled.finalists] == [3, 3]
 
 
 @needs_tracker
-def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
-    a, b = (te.placeholder((512, 512), name=name) for name in "ab")
-    c = te.compute((512, 512), lambda i, j: a[i, j] + b[i, j], name="c")
-    func = te.create_prim_func([a, b, c]).with_attrs({"global_symbol": "main", "layout_free_buffers": [1]})
-    with farm.measurer("ours", references={"weights": reference_text(func)}) as measurer:
-        (result,) = measurer.measure([Candidate("weights", reference_text(func), "add")])
+def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, measurer: Engine) -> None:
+    (result,) = measurer.measure([Candidate("weights", WEIGHTS, "add")])
     assert result.failure is None
     assert result.verified
     # The same from here, where the copies can be seen.

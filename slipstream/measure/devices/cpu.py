@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.base import Outcome
+from slipstream.measure.devices.base import Devices, Outcome
 from slipstream.measure.timing.noise import MOST_WAITING, PROBE_SECONDS, Drift
 from slipstream.measure.trial import Trial, answer_of
 from slipstream.measure.types import Failure
@@ -23,40 +23,25 @@ _TICK_SECONDS = 0.05
 _RUN_OPTIONS = ("layout", "best", "tolerance", "racing")
 
 
-class CpuDevice:
+class CpuDevice(Devices):
     """The CPU, and the reference kernel that tells whether it is busy."""
 
     exclusive = True
-    most_waiting = math.inf
 
     def __init__(self, config: MeasureConfig) -> None:
-        self.drift = Drift()
+        super().__init__()
+        self._drift = self.drifts["cpu"] = Drift()
         self._config = config
         self._running: Trial | None = None
         self._probe: WorkerProcess | None = None
         self._probed_at = -math.inf
 
-    @property
-    def server_options(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def server_environment(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def drifts(self) -> Mapping[str, Drift]:
-        return {"cpu": self.drift}
-
     def attach(self, server: ForkServer) -> None:
-        self._server = server
+        super().attach(server)
         self._running = self._probe = None
 
     def build_request(self, trial: Trial) -> dict[str, Any]:
         return {"generate": {}}
-
-    def acquire(self, waiting: int) -> str:
-        return ""
 
     def is_free(self, trial: Trial) -> bool:
         return self._running is None
@@ -79,7 +64,7 @@ class CpuDevice:
         self._running = None
         if not isinstance(answer, Failure):
             waited = answer["waited_seconds"] > MOST_WAITING * answer["run_seconds"]
-            answer["noisy"] = waited or self.drift.is_busy
+            answer["noisy"] = waited or self._drift.is_busy
         yield trial, answer
 
     @contextmanager
@@ -96,9 +81,6 @@ class CpuDevice:
             for trial in building:
                 trial.was_paused(time.monotonic() - began)
 
-    def only_one(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def sample(self, trial: Trial, number: int) -> float:
         trial.start_running(self._config.run_seconds)
         trial.send({"sample": {"number": number, "repeat": 1}})
@@ -109,14 +91,8 @@ class CpuDevice:
             answer = answer_of(trial, self._server, trial.worker in ready, self._config)
         return math.inf if isinstance(answer, Failure) else float(answer["samples"][0])
 
-    def release(self, trial: Trial) -> None:
-        pass
-
     def abandon(self) -> None:
         self._running = None
-
-    def close(self) -> None:
-        pass
 
     def _time_probe(self) -> None:
         """Time the reference kernel if that was not done lately."""
@@ -133,6 +109,6 @@ class CpuDevice:
             self._probe = None
             return
         self._probed_at = time.monotonic()
-        slower = self.drift.add(samples)
-        if self.drift.is_busy:
+        slower = self._drift.add(samples)
+        if self._drift.is_busy:
             logger.info("the reference kernel runs %.0f %% slower than usual: the machine is busy", 100 * slower)

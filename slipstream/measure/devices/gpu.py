@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from slipstream.machine.cuda import equal_gpus, find_devices, this_device
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.base import DeviceLostError, Outcome
+from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
 from slipstream.measure.devices.gpu_process import GpuProcess, HeldGpu
-from slipstream.measure.timing.noise import Drift
 from slipstream.measure.trial import Answer, Trial, failure_in, failure_of_end
 from slipstream.measure.types import Failure, FailureKind
 from slipstream.processes.channel import ChannelClosedError, Speaker
@@ -24,50 +21,31 @@ from slipstream.processes.fork_server import ForkServer
 _CONTEXT_SECONDS = 60.0
 
 
-class GpuDevices:
+class GpuDevices(Devices):
     """Equal GPUs. A builder takes nothing from a kernel, so programs are built and run at the same time.
 
     A kernel that reads a wrong address leaves its process unable to use the device at all, and one that hangs cannot
     be stopped: after any failure of a run the process is replaced.
     """
 
-    exclusive = False
-    most_waiting = math.inf
-
     def __init__(self, config: MeasureConfig) -> None:
         if not config.gpus:
             this_device()  # an error with a remedy where there is none
+        super().__init__()
+        # TVM looks for devices in many places; a builder that had touched CUDA could not be forked.
+        self.server_environment = {"CUDA_VISIBLE_DEVICES": ""}
+        self.build_cpu_seconds = config.build_cpu_seconds
         self._config = config
         self.gpus = [HeldGpu(name) for name in config.gpus or equal_gpus(find_devices())]
         self._running: dict[HeldGpu, Trial] = {}
         self._kept: dict[str, GpuProcess] = {}
         self._usable = self.gpus
 
-    @property
-    def server_options(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def server_environment(self) -> Mapping[str, str]:
-        # TVM looks for devices in many places; a builder that had touched CUDA could not be forked.
-        return {"CUDA_VISIBLE_DEVICES": ""}
-
-    @property
-    def drifts(self) -> Mapping[str, Drift]:
-        return {}
-
     def attach(self, server: ForkServer) -> None:
-        self._server = server
+        super().attach(server)
         for gpu in self._running:
             gpu.replace()
         self._running.clear()
-
-    def build_request(self, trial: Trial) -> dict[str, Any]:
-        trial.library = str(self._server.scratch / f"{trial.worker.name if trial.worker else 0}.so")
-        return {"generate_library": {"path": trial.library, "cpu_seconds": self._config.build_cpu_seconds}}
-
-    def acquire(self, waiting: int) -> str:
-        return ""
 
     def is_free(self, trial: Trial) -> bool:
         return any(gpu not in self._running for gpu in self._usable)
@@ -92,9 +70,6 @@ class GpuDevices:
                 del self._running[gpu]
                 yield trial, self._answer(gpu)
 
-    def quiet(self, building: Sequence[Trial]) -> AbstractContextManager[None]:
-        return nullcontext()
-
     @contextmanager
     def only_one(self) -> Iterator[None]:
         self._usable = self.gpus[:1]
@@ -113,8 +88,7 @@ class GpuDevices:
         if trial.library in self._kept:
             self._ask(trial, {"forget": {"library": trial.library}})
             del self._kept[trial.library]
-        if trial.library:
-            Path(trial.library).unlink(missing_ok=True)
+        super().release(trial)
 
     def abandon(self) -> None:
         """Let every GPU finish what it runs: its answer must not be taken for that of the next program."""

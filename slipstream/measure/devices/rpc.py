@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.base import DeviceLostError, Outcome
+from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
 from slipstream.measure.devices.rpc_attempts import Attempt, Mishap, conclude
 from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from slipstream.measure.timing.noise import MOST_WAITING, Drift
@@ -55,19 +54,22 @@ class _Held:
         return trial
 
 
-class RpcDevices:
+class RpcDevices(Devices):
     """The devices registered under `key` with the tracker at `host`:`port`; `threads` is what the target has."""
 
-    exclusive = False
-
     def __init__(self, host: str, port: int, key: str, threads: int, config: MeasureConfig) -> None:
+        super().__init__()
         Tracker(host, port).close()
         self._where = (host, port, key)
         self._threads = threads
         self._config = config
         self._remote = config.remote
         self.most_waiting = 2.0 * self._remote.devices
-        self.drifts: dict[str, Drift] = {}
+        remote = config.remote
+        # A server ends a session that lasts longer: that frees a stock one from a program that hangs.
+        longest = remote.session_seconds + remote.device_seconds + config.run_seconds
+        lasts = {"idle_seconds": remote.idle_seconds, "session_seconds": remote.session_seconds}
+        self.server_options = {"rpc": {"host": host, "port": port, "key": key, "longest_session": longest, **lasts}}
         self._held: list[_Held] = []
         self._probe_builder: WorkerProcess | None = None
         self._probe_library, self._probe_asked = "", False
@@ -79,36 +81,12 @@ class RpcDevices:
         self._chosen: _Held | None = None
         self._kept: set[str] = set()
 
-    @property
-    def server_options(self) -> dict[str, Any]:
-        host, port, key = self._where
-        remote = self._remote
-        return {
-            "rpc": {
-                "host": host,
-                "port": port,
-                "key": key,
-                "idle_seconds": remote.idle_seconds,
-                "session_seconds": remote.session_seconds,
-                # A server ends a session that lasts longer: that frees a stock one from a program that hangs.
-                "longest_session": remote.session_seconds + remote.device_seconds + self._config.run_seconds,
-            }
-        }
-
-    @property
-    def server_environment(self) -> Mapping[str, str]:
-        return {}
-
     def attach(self, server: ForkServer) -> None:
-        self._server = server
+        super().attach(server)
         self._held.clear()
         self._kept.clear()
         self._chosen = None
         self._probe_library, self._probe_asked, self._probe_builder = "", False, None
-
-    def build_request(self, trial: Trial) -> dict[str, Any]:
-        trial.library = str(self._server.scratch / f"{trial.worker.name if trial.worker else 0}.so")
-        return {"generate_library": {"path": trial.library, "cpu_seconds": None}}
 
     def acquire(self, waiting: int) -> str:
         if not self._probe_asked:
@@ -159,9 +137,6 @@ class RpcDevices:
             if outcome is not None:
                 yield outcome
 
-    def quiet(self, building: Sequence[Trial]) -> AbstractContextManager[None]:
-        return nullcontext()
-
     @contextmanager
     def only_one(self) -> Iterator[None]:
         self._one = True
@@ -180,17 +155,13 @@ class RpcDevices:
         if trial.library in self._kept:
             self._kept.discard(trial.library)
             self._ask({"forget": {"library": trial.library}})
-        if trial.library:
-            Path(trial.library).unlink(missing_ok=True)
+        super().release(trial)
 
     def abandon(self) -> None:
         """Forget what runs; its devices go back to the tracker when they have finished."""
         for held in [held for held in self._held if held.trial is not None]:
             self._held.remove(held)
             self._server.dismiss(held.worker)
-
-    def close(self) -> None:
-        pass
 
     def _choose(self, trial: Trial) -> _Held | None:
         """An idle device; for another attempt, one that has not failed with this program if there is any."""

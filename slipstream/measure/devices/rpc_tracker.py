@@ -12,7 +12,6 @@ import select
 import socket
 import struct
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from slipstream.errors import SlipstreamError
@@ -92,9 +91,7 @@ class Tracker:
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, message: list[Any]) -> None:
