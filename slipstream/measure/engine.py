@@ -197,9 +197,10 @@ class Engine:
                         raise
                     yield from self._recover(flow, lost)
         finally:
-            self.devices.abandon()
-            for trial in [*flow.trials, *flow.ended]:
-                self._free(trial)
+            if not self._closed:
+                self.devices.abandon()
+                for trial in [*flow.trials, *flow.ended]:
+                    self._free(trial)
             for trial in [*flow.trials, *flow.waiting]:
                 flow.duplicates.forget(trial)
 
