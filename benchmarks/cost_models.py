@@ -67,7 +67,7 @@ def record(count: int, seed: int) -> None:
     from benchmarks.candidates import operators_of, sample_programs
     from slipstream.cost.features import extract
     from slipstream.machine.target import resolve_target
-    from slipstream.measure import LocalMeasurer, reference_text
+    from slipstream.measure import cpu_measurer, reference_text
 
     target = resolve_target()
     known = {operator.name: operator for model in OPERATORS for operator in operators_of(model, target)}
@@ -75,7 +75,7 @@ def record(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     examples: list[Example] = []
     noisy = 0
-    with LocalMeasurer(target, {operator.key: reference_text(operator.func) for operator in operators}) as measurer:
+    with cpu_measurer(target, {operator.key: reference_text(operator.func) for operator in operators}) as measurer:
         for operator in operators:
             began = time.perf_counter()
             measured = list(measurer.measure(sample_programs(operator, target, count, rng)))

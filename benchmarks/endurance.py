@@ -26,7 +26,7 @@ from tvm import s_tir, te, tirx  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
 from slipstream.errors import SlipstreamError  # noqa: E402
 from slipstream.machine.target import resolve_target  # noqa: E402
-from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
+from slipstream.measure import Candidate, cpu_measurer, reference_text  # noqa: E402
 
 _SIZE = 64
 _KEY = "matmul"
@@ -73,8 +73,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     memory: list[dict[str, float]] = []
     kinds: Counter[str] = Counter()
-    with LocalMeasurer(resolve_target(), {_KEY: reference_text(matmul())}) as measurer:
-        processes = {"own_mb": psutil.Process(), "server_mb": psutil.Process(measurer._runner.server.pid)}
+    with cpu_measurer(resolve_target(), {_KEY: reference_text(matmul())}) as measurer:
+        processes = {"own_mb": psutil.Process(), "server_mb": psutil.Process(measurer.server.pid)}
         stream = measurer.measure(programs(options.trials, np.random.default_rng(options.seed)))
         for number, measurement in enumerate(stream, start=1):
             kinds["duplicate" if measurement.duplicate else str(measurement.failure and measurement.failure.kind)] += 1

@@ -105,7 +105,8 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from slipstream.session.budget import Budget
     from slipstream.session.operator_trials import OperatorTrials
     from slipstream.store import Store
-    from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
+    from slipstream.testing.measurer import SyntheticMeasurer
+    from tests.session.synthetic import begin_session, make_session
 
     class DiscardingMeasurer(SyntheticMeasurer):
         """Keeps no program, as the real measurers do."""

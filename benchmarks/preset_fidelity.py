@@ -3,7 +3,7 @@
 The same operators, measurer and parameters on both sides, with a smaller population than both have by default.
 One side is TVM's own: one search context, its evolutionary search, its XGBModel, its in-memory database, driven in the
 order of its task scheduler. The other is ours: a context made anew for every round, the database refilled from what was
-measured, our cost model. Both measure on `LocalMeasurer`, seeds interleaved. Shown: the sketches of both, and the best
+measured, our cost model. Both measure on the CPU, seeds interleaved. Shown: the sketches of both, and the best
 time after each round, median and range over the seeds.
 """
 
@@ -25,7 +25,7 @@ from slipstream.cost.features import extract_possible  # noqa: E402
 from slipstream.cost.metaschedule import MetaSchedule  # noqa: E402
 from slipstream.cost.types import Example  # noqa: E402
 from slipstream.machine.target import resolve_target  # noqa: E402
-from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
+from slipstream.measure import Candidate, Engine, cpu_measurer, reference_text  # noqa: E402
 from slipstream.program.space import Space  # noqa: E402
 from slipstream.program.trace import read_trace  # noqa: E402
 from slipstream.search.evolutionary import Evolution, Evolutionary  # noqa: E402
@@ -36,7 +36,7 @@ _OPERATORS = (("resnet18", "conv2d 1x1/2 128→256 14x14 + add"), ("resnet18", "
 QUICK = {"seeds": 1, "rounds": 2, "trials": 8, "population": 32, "operators": 1}
 
 
-def time_programs(measurer: LocalMeasurer, key: str, texts: list[str]) -> list[float]:
+def time_programs(measurer: Engine, key: str, texts: list[str]) -> list[float]:
     """Seconds of each program, in order; infinite for a failure."""
     seconds = [math.inf] * len(texts)
     for measurement in measurer.measure(Candidate(key, text, str(n)) for n, text in enumerate(texts)):
@@ -44,7 +44,7 @@ def time_programs(measurer: LocalMeasurer, key: str, texts: list[str]) -> list[f
     return seconds
 
 
-def stock(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.Namespace) -> list[float]:
+def stock(space: Space, measurer: Engine, seed: int, options: argparse.Namespace) -> list[float]:
     """TVM's own parts, as its task scheduler uses them; the best time after each round."""
     import tvm
     from tvm.s_tir import meta_schedule as ms
@@ -80,7 +80,7 @@ def stock(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.Na
     return curve
 
 
-def preset(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.Namespace) -> list[float]:
+def preset(space: Space, measurer: Engine, seed: int, options: argparse.Namespace) -> list[float]:
     """Our parts, as a session uses them."""
     search = Evolutionary(
         space.target.threads,
@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             sides = [("stock", stock), ("preset", preset)]
             for side, search in sides if seed % 2 else reversed(sides):
                 # A measurer of its own, so that no side profits from what the other has built.
-                with LocalMeasurer(target, {operator.key: reference_text(operator.func)}) as measurer:
+                with cpu_measurer(target, {operator.key: reference_text(operator.func)}) as measurer:
                     curves[side].append(search(space, measurer, seed + 1, options))
         generated, same = sketches(space)
         yield name, {"sketches": generated, "same_sketches": same, "trials": options.trials, **curves}

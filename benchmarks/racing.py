@@ -41,7 +41,7 @@ def record(count: int, seed: int) -> dict[str, Any]:
     import_tvm_without_torch()
     from benchmarks.candidates import pick_operators, sample_programs
     from slipstream.machine.target import resolve_target
-    from slipstream.measure import LocalMeasurer, reference_text
+    from slipstream.measure import cpu_measurer, reference_text
 
     target = resolve_target()
     operators = pick_operators(target)
@@ -49,13 +49,13 @@ def record(count: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     series: dict[str, list[list[float]]] = {}
     noisy = 0
-    with LocalMeasurer(target, references, MeasureConfig(racing=EVERYTHING)) as measurer:
+    with cpu_measurer(target, references, MeasureConfig(racing=EVERYTHING)) as measurer:
         for kind, operator in operators.items():
             results = list(measurer.measure(sample_programs(operator, target, count, rng)))
             noisy += sum(m.noisy for m in results)
             series[kind] = [[float(f"{s:.4g}") for s in m.samples] for m in results if m.failure is None]
             print(f"{kind}: {len(series[kind])} programs", flush=True)
-        drift = measurer.drift.worst
+        drift = measurer.drifts["cpu"].worst
     return {"cpu": target.cpu, "threads": target.threads, "load": os.getloadavg(), "noisy": noisy, "worst_drift": drift,
             "series": series}  # fmt: skip
 

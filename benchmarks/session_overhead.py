@@ -34,7 +34,8 @@ from slipstream.session.loop import Session
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.settings import Settings
 from slipstream.store import Store
-from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
+from slipstream.testing.measurer import SyntheticMeasurer
+from tests.session.synthetic import begin_session, make_session
 
 SCHEDULERS = ("round_robin", "gradient", "dynatune")
 WARM_UP_TRIALS = 2

@@ -3,7 +3,7 @@
 The same random programs of a 3x3 and a 1x1 convolution of ResNet-18 and of a matmul of BERT go through
   stock    LocalBuilder + LocalRunner at their defaults but for a time limit that their imports fit into,
   patched  the same, with `inspect.stack` replaced in their processes so that `tensor_intrin` imports quickly,
-  ours     LocalMeasurer,
+  ours     the CPU measurer,
 operator by operator, in an order that rotates. Start-up counts for all three. TVM's pool needs `cloudpickle`.
 """
 
@@ -30,7 +30,7 @@ import tvm  # noqa: E402
 from benchmarks.candidates import pick_operators, sample_programs  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
 from slipstream.machine.target import Target, available_cores, resolve_target  # noqa: E402
-from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
+from slipstream.measure import Candidate, Engine, cpu_measurer, reference_text  # noqa: E402
 
 _LIMIT_SECONDS = 600.0
 QUICK = {"count": 3, "without_stock": True, "cores": [available_cores()]}
@@ -99,11 +99,11 @@ class Stock:
 
 
 class Ours:
-    """LocalMeasurer, for all operators."""
+    """the CPU measurer, for all operators."""
 
     def __init__(self, target: Target, references: dict[str, str]) -> None:
         self._began = time.perf_counter()
-        self.measurer = LocalMeasurer(target, references)
+        self.measurer = cpu_measurer(target, references)
         self.start_seconds = time.perf_counter() - self._began
         self.first_result_seconds: float | None = None
 
@@ -129,11 +129,11 @@ class Ours:
         }
 
 
-def idle_memory(measurer: LocalMeasurer, count: int = 4) -> float:
+def idle_memory(measurer: Engine, count: int = 4) -> float:
     """MB that `count` idle workers add, what they share counted once."""
-    server = measurer._runner.server
+    server = measurer.server
     before = _family_bytes(server.pid)
-    workers = [server.fork() for _ in range(count)]
+    workers = [server.fork("build") for _ in range(count)]
     for worker in workers:
         worker.channel.send({"are you there": {}})
         worker.channel.receive(10.0)
@@ -197,7 +197,7 @@ def compare(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
         "operators": {kind: operator.name for kind, operator in operators.items()},
         "start_seconds": {system: running[system].start_seconds for system in systems},
         "first_result_seconds": ours.first_result_seconds,
-        "import_tvm_seconds": ours.measurer._runner.server.import_seconds,
+        "import_tvm_seconds": ours.measurer.server.facts["import_seconds"],
         "idle_workers_mb": idle_memory(ours.measurer),
         "measured": measured,
     }

@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.racing import EVERYTHING
     from slipstream.machine.target import resolve_target
-    from slipstream.measure import Candidate, LocalMeasurer, MeasureConfig, reference_text
+    from slipstream.measure import Candidate, MeasureConfig, cpu_measurer, reference_text
     from slipstream.program.space import Space
     from tests.graph.test_winograd import Convolution, function
 
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             candidates = [Candidate(name, one.text, label) for label, one in realized.items() if one is not None]
             rounds = []
             for _ in range(options.rounds):
-                with LocalMeasurer(target, {name: reference_text(func)}, MeasureConfig(racing=EVERYTHING)) as measurer:
+                with cpu_measurer(target, {name: reference_text(func)}, MeasureConfig(racing=EVERYTHING)) as measurer:
                     rounds.append({m.program.label: m.median for m in measurer.measure(candidates)})
             form = space.default.sketch.form
             yield name, {"kind": kind, "default_form": form, "rounds": rounds}

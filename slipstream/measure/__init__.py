@@ -1,25 +1,29 @@
-"""Building and timing programs: quickly, fairly, and whatever they do."""
+"""Building and timing programs: quickly, under equal conditions, and in processes that may fail."""
 
-from slipstream.measure.config import MeasureConfig, Racing
-from slipstream.measure.engine import LocalMeasurer, Settled
-from slipstream.measure.gpu_engine import GpuMeasurer
+from slipstream.measure.choose import cpu_measurer, gpu_measurer, make_measurer, rpc_measurer
+from slipstream.measure.config import MeasureConfig, Racing, RemoteConfig
+from slipstream.measure.engine import Engine
 from slipstream.measure.reference import reference_text
 from slipstream.measure.summary import count_failures
 from slipstream.measure.timing.settling import Settling
-from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Measurer
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Measurer, Settled
 
 __all__ = [
     "Candidate",
+    "Engine",
     "Failure",
     "FailureKind",
-    "GpuMeasurer",
-    "LocalMeasurer",
     "MeasureConfig",
     "Measurement",
     "Measurer",
     "Racing",
+    "RemoteConfig",
     "Settled",
     "Settling",
     "count_failures",
+    "cpu_measurer",
+    "gpu_measurer",
+    "make_measurer",
     "reference_text",
+    "rpc_measurer",
 ]

@@ -1,7 +1,7 @@
 """An operator's arguments and expected results, made once and shared by every worker that runs one of its programs.
 
-They lie in one anonymous file in memory. Whoever runs a program maps it privately: all see the same pages until
-they write to one, and what a program scribbles over is its own copy.
+They lie in one anonymous file in memory. Each process that runs a program maps it privately: all have the same pages
+until one writes to a page, and what a program overwrites is its own copy.
 """
 
 from __future__ import annotations
@@ -44,6 +44,16 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return max((slot.offset + slot.nbytes for slot in self.slots), default=0) or 1
+
+    @property
+    def weights(self) -> list[int]:
+        """Positions of the weights."""
+        return [index for index, slot in enumerate(self.slots) if slot.weight]
+
+    @property
+    def outputs(self) -> list[int]:
+        """Positions of the results."""
+        return [index for index, slot in enumerate(self.slots) if slot.written]
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(slot) for slot in self.slots]

@@ -1,30 +1,72 @@
-"""Where to measure: on this machine, or on devices behind an RPC tracker."""
+"""Where to measure: on this machine's CPU, on its GPUs, or on devices behind an RPC tracker."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slipstream.errors import TargetError
+from slipstream.measure.config import MeasureConfig
 
 if TYPE_CHECKING:
     from slipstream.machine.target import Target
-    from slipstream.measure.types import Measurer
+    from slipstream.measure.engine import Engine
 
 
 def make_measurer(
     target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
-) -> Measurer:
+) -> Engine:
     """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
     check_gpu(target, rpc)
     where = check_rpc(rpc, rpc_key)
-    if where is None or rpc_key is None:
-        from slipstream.measure import GpuMeasurer, LocalMeasurer
+    if where is not None and rpc_key is not None:
+        return rpc_measurer(*where, rpc_key, target, references)
+    return cpu_measurer(target, references) if target.gpu is None else gpu_measurer(target, references)
 
-        return LocalMeasurer(target, references) if target.gpu is None else GpuMeasurer(target, references)
-    from slipstream.measure.devices.rpc import RpcMeasurer
 
-    return RpcMeasurer(*where, rpc_key, target, references=references)
+def cpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:
+    """Measures on this machine's CPU."""
+    from slipstream.measure.devices.cpu import CpuDevice
+    from slipstream.measure.engine import Engine
+
+    config = config or MeasureConfig()
+    return Engine(target, references, CpuDevice(config), config)
+
+
+def gpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:
+    """Measures on this machine's GPU, or on several that are equal."""
+    from slipstream.measure.devices.gpu import GpuDevices
+    from slipstream.measure.engine import Engine
+
+    config = config or MeasureConfig()
+    return Engine(target, references, GpuDevices(config), config)
+
+
+def rpc_measurer(
+    host: str,
+    port: int,
+    key: str,
+    target: Target,
+    references: Mapping[str, str],
+    config: MeasureConfig | None = None,
+) -> Engine:
+    """Measures on the devices registered under `key` with the tracker at `host`:`port`, which are what `target` says.
+
+    Libraries are linked here, so devices must have this machine's architecture. TVM's RPC runs any code it is sent and
+    encrypts nothing: use it on loopback or a network you trust (docs/remote-devices.md). Raises `DeviceError` if there
+    is no tracker; servers may come and go.
+    """
+    from slipstream.machine.target import available_cores
+    from slipstream.measure.devices.rpc import RpcDevices
+    from slipstream.measure.engine import Engine
+
+    if target.architecture != platform.machine():
+        raise TargetError(f"cannot link for {target.architecture} on this {platform.machine()} machine")
+    config = config or MeasureConfig()
+    config = replace(config, workers=config.workers or available_cores())
+    return Engine(target, references, RpcDevices(host, port, key, target.threads, config), config)
 
 
 def check_gpu(target: Target, rpc: str | None) -> None:
@@ -57,7 +99,7 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
         known = f"it has {', '.join(keys)}" if keys else "it has no devices at all"
         raise TargetError(
             f"the tracker at {rpc} has no device with the key {rpc_key!r} ({known}): start one with "
-            f"'python -m slipstream.measure.devices.rpc_server --tracker {rpc} --key {rpc_key}'"
+            f"'python -m slipstream.measure.rpc_server --tracker {rpc} --key {rpc_key}'"
         )
     return host, port
 

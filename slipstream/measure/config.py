@@ -1,4 +1,4 @@
-"""Every setting of local measuring and its default, in one place."""
+"""Every setting of measuring and its default, in one place."""
 
 from __future__ import annotations
 
@@ -37,14 +37,35 @@ class Racing:
 
 
 @dataclass(frozen=True)
+class RemoteConfig:
+    """Remote devices: how many are used at once, and for how long each step may take, in seconds.
+
+    A run's limit (`MeasureConfig.run_seconds`) starts when the program starts on the device. Waiting for a device,
+    uploading and allocating have the limits here.
+    """
+
+    devices: int = 2
+    # For what takes no time on a working server: a handshake, an upload, allocating the inputs.
+    device_seconds: float = 20.0
+    # How long to go on without a single server under the key, and how long to queue when there are some.
+    patience_seconds: float = 30.0
+    queue_seconds: float = 600.0
+    # A device goes back to the tracker after so long without programs or with them, so that others get their turn.
+    idle_seconds: float = 2.0
+    session_seconds: float = 30.0
+    # How often a program is tried when devices fail while they run it.
+    attempts: int = 4
+
+
+@dataclass(frozen=True)
 class MeasureConfig:
     """Limits are per program; `memory_bytes` is what a worker may use on top of what it shares with the others.
 
-    `build_cpu_seconds` is what generating a GPU's program may take of a core: the clock would punish those that
-    share the machine with many others.
+    `build_cpu_seconds` is what generating a GPU's program may take of a core: a limit by the clock would hit programs
+    that share the machine with many others.
 
-    `batch` is how many built programs may wait for their run: building and running take turns, so a larger batch
-    leaves fewer cores idle at the end of a building turn and holds more memory.
+    `batch` is how many built programs may wait for their run on a CPU: building and running take turns, so a larger
+    batch leaves fewer cores idle at the end of a building turn and holds more memory.
 
     `gpus` are named as in `CUDA_VISIBLE_DEVICES`; without any, the first and all that are equal to it are used.
     """
@@ -59,3 +80,4 @@ class MeasureConfig:
     seed: int = 0
     tolerance: float = 1e-3
     racing: Racing = field(default_factory=Racing)
+    remote: RemoteConfig = field(default_factory=RemoteConfig)

@@ -1,67 +1,104 @@
-"""Measuring on this machine's CPU.
+"""The measuring engine: a program's way from text to samples, the same for every kind of device.
 
-Building and running take turns: first as many programs as fit a batch are built, on all cores; then they run, one
-at a time, while nothing else of ours does. Each program has a process of its own, forked from a warm server.
+    proposal -> admit -> lower -> generate -> run -> doubt -> result
+                  |        |                   ^       |
+           same text?  same code?              +-------+  wrong or disturbed: once more
+
+Programs are built by workers forked from one server. Where devices are exclusive (this machine's CPU) building and
+running take turns; elsewhere they overlap, and the source of programs may yield None: nothing yet, ask again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
+import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from slipstream.machine.target import Target
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.cpu import TICK_SECONDS, Runner
-from slipstream.measure.reference import References
+from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
+from slipstream.measure.duplicates import Duplicates, without_module
+from slipstream.measure.reference import Reference, References, State
+from slipstream.measure.roles import PREPARE
 from slipstream.measure.summary import all_failed
 from slipstream.measure.timing.noise import Drift
 from slipstream.measure.timing.racing import runs_per_sample
+from slipstream.measure.timing.repeat import faster_of, must_repeat
 from slipstream.measure.timing.settling import Settling, near_ties, settle
-from slipstream.measure.trial import Trial
-from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
-from slipstream.processes.fork_server import ServerLostError
+from slipstream.measure.trial import Answer, Stage, Trial, answer_of
+from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Settled
+from slipstream.processes.channel import Speaker
+from slipstream.processes.fork_server import ForkServer, ServerLostError
 
 logger = logging.getLogger(__name__)
 
+_TICK_SECONDS = 0.05
 _MOST_ATTEMPTS = 2
+# Some roundings of float16 on the way, whatever type the result has.
+_HALF_TOLERANCE = 16 * 2.0**-10
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The winner among finalists. `decided`: fastest at `confidence`, or slower by less than matters."""
+@dataclass
+class _Flow:
+    """Programs on their way. `waiting` have to be built; `ended` hold a worker until the running turn is over.
 
-    winner: Measurement
-    decided: bool
-    confidence: float
-    finalists: tuple[Measurement, ...]
-
-
-class LocalMeasurer:
-    """Measures programs of the operators in `references`: key -> the unscheduled function (see `reference_text`).
-
-    Also a context manager; `close` ends all its processes. Not for use from several threads at once.
+    With `keep`, programs that ran well stay on their device and are listed in `finished`.
     """
 
-    def __init__(self, target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> None:
+    source: Iterator[Candidate | None]
+    duplicates: Duplicates
+    batch: int
+    keep: bool = False
+    waiting: deque[Trial] = field(default_factory=deque)
+    building: list[Trial] = field(default_factory=list)
+    built: deque[Trial] = field(default_factory=deque)
+    running: list[Trial] = field(default_factory=list)
+    ended: list[Trial] = field(default_factory=list)
+    finished: list[tuple[Trial, Measurement]] = field(default_factory=list)
+    exhausted: bool = False
+    unavailable: str = ""
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [*self.building, *self.built, *self.running]
+
+    def next(self) -> Candidate | None:
+        """The next program; None if there is none now."""
+        try:
+            return None if self.exhausted else next(self.source)
+        except StopIteration:
+            self.exhausted = True
+            return None
+
+
+class Engine:
+    """Measures programs of the operators in `references`: key -> the unscheduled function (see `reference_text`).
+
+    Also a context manager; `close` ends all its processes. Not for use from several threads at once. `best` holds the
+    fastest measurement of each operator so far.
+    """
+
+    def __init__(
+        self, target: Target, references: Mapping[str, str], devices: Devices, config: MeasureConfig | None = None
+    ) -> None:
         self.target = target
         self.config = config or MeasureConfig()
+        self.devices = devices
         self.best: dict[str, Measurement] = {}
         self._workers = self.config.workers or target.threads
-        self._runner = self._make_runner(References(references, self.config))
-        self._known: dict[str, Measurement | Trial] = {}
-        self._closed = False
+        self._references = References(references, self.config)
+        self._duplicates = Duplicates()
+        self._measuring = self._closed = False
+        self._start_server()
 
-    def _make_runner(self, references: References) -> Runner:
-        return Runner(self.target, references, self.config)
-
-    def __enter__(self) -> LocalMeasurer:
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,49 +107,38 @@ class LocalMeasurer:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._runner.close()
+            self._references.close()
+            self.server.close()
+            self.devices.close()
 
     @property
-    def drift(self) -> Drift:
-        """How the reference kernel has been doing in this session."""
-        return self._runner.drift
+    def drifts(self) -> Mapping[str, Drift]:
+        """How long the reference kernel has taken in this session, by device."""
+        return self.devices.drifts
 
-    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
+    def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
         """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
-        waiting: deque[Trial] = deque()
-        building: list[Trial] = []
-        source = iter(programs)
-        results: list[Measurement] = []
-        batch = self._workers
+        if self._measuring:
+            raise RuntimeError("this measurer is measuring already: finish or close that iterator first")
+        self._measuring = True
+        failed: list[Measurement] | None = []
         try:
-            while True:
-                built: list[Trial] = []
-                try:
-                    for measurement in self._turn(source, waiting, building, built, batch):
-                        results.append(without_module(measurement))
-                        yield measurement
-                    if not built and not waiting:
-                        break
-                except ServerLostError as lost:
-                    yield from self._recover([*building, *built], waiting, lost)
-                    self._discard(building)
-                    building.clear()
-                finally:
-                    self._discard(built)
-                batch = min(2 * batch, self.config.batch)
+            with closing(self._run(_Flow(iter(programs), self._duplicates, self._workers))) as results:
+                for measurement in results:
+                    if failed is not None:
+                        failed = [*failed, without_module(measurement)] if measurement.failure is not None else None
+                    yield measurement
         finally:
-            self._discard(building)
-            for trial in waiting:
-                self._known.pop(digest(trial.program), None)
-        if warning := all_failed(results):
+            self._measuring = False
+        if failed and (warning := all_failed(failed)):
             logger.warning("%s", warning)
 
     def settle(
         self, measurements: Iterable[Measurement], rng: np.random.Generator, settling: Settling | None = None
     ) -> Settled | None:
-        """Sample the near-ties among one operator's measurements again, in turn, until the winner is known.
+        """Sample the near-ties among one operator's measurements again, in turn on one device, until one is fastest.
 
-        Should that fail twice because the server dies, the fastest as measured wins, undecided.
+        Should that fail twice because the server or the device is lost, the fastest as measured wins, undecided.
         """
         settling = settling or Settling()
         good = [m for m in measurements if m.failure is None and not m.duplicate and m.samples]
@@ -120,45 +146,38 @@ class LocalMeasurer:
         if not finalists:
             return None
         for _ in range(_MOST_ATTEMPTS):
-            trials = [Trial(m.program) for m in finalists]
             try:
-                return self._settle(trials, finalists, settling, rng)
+                return self._settle(finalists, settling, rng)
             except ServerLostError as lost:
-                self._restart(trials, lost)
-            finally:
-                self._discard(trials)
+                self._restart(lost)
+            except DeviceLostError as lost:
+                logger.warning("%s", lost)
         return Settled(finalists[0], decided=False, confidence=settling.confidence, finalists=tuple(finalists))
 
-    def _settle(
-        self, trials: list[Trial], finalists: list[Measurement], settling: Settling, rng: np.random.Generator
-    ) -> Settled | None:
-        built: list[Trial] = []
-        saved, self._known = self._known, {}
-        try:
-            # Each must be built although its result is known.
-            for _ in self._build(iter(()), deque(trials), [], built, len(trials)):
-                pass
-        finally:
-            self._known = saved
-        with self._runner.quiet([]):
-            runs = [(trial, self._run(trial)) for trial in built]
-            remaining = [(trial, measurement) for trial, measurement in runs if measurement.failure is None]
-            return self._compare(remaining, different(trials), settling, rng)
+    def _settle(self, finalists: list[Measurement], settling: Settling, rng: np.random.Generator) -> Settled | None:
+        # With a memory of its own for duplicates: each must be built although its result is known.
+        flow = _Flow(iter(()), Duplicates(), len(finalists), keep=True)
+        flow.waiting.extend(Trial(m.program) for m in finalists)
+        with self.devices.only_one():
+            try:
+                for _ in self._run(flow):
+                    pass
+                return self._compare(flow.finished, settling, rng)
+            finally:
+                for trial, _ in flow.finished:
+                    self._free(trial)
 
     def _compare(
-        self, remaining: list[tuple[Trial, Measurement]], finalists: int, settling: Settling, rng: np.random.Generator
+        self, finished: list[tuple[Trial, Measurement]], settling: Settling, rng: np.random.Generator
     ) -> Settled | None:
-        """Sample programs that have been run, in turn."""
-        if len(remaining) < finalists:
-            logger.warning("%d finalists failed when run again", finalists - len(remaining))
+        """Sample programs that are on a device, in turn."""
+        remaining = [(trial, m) for trial, m in finished if m.failure is None]
+        if len(remaining) < len(finished):
+            logger.warning("%d finalists failed when run again", len(finished) - len(remaining))
         if not remaining:
             return None
         numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
-
-        def take(i: int) -> float:
-            return self._take_sample(remaining[i][0], numbers[i])
-
-        standing = settle(take, len(remaining), settling, rng)
+        standing = settle(lambda i: self.devices.sample(remaining[i][0], numbers[i]), len(remaining), settling, rng)
         settled = [
             replace(m, samples=standing.rounds[i] or m.samples, stopped_early=False)
             for i, (_, m) in enumerate(remaining)
@@ -167,177 +186,234 @@ class LocalMeasurer:
         self.best[winner.program.operator] = winner
         return Settled(winner, standing.decided, settling.confidence, tuple(settled))
 
-    def _take_sample(self, trial: Trial, number: int) -> float:
-        self._runner.send(trial, {"sample": {"number": number, "repeat": 1}})
-        trial.deadline = time.monotonic() + self.config.run_seconds
-        answer = self._runner.wait_for(trial)
-        return math.inf if isinstance(answer, Failure) else float(answer["samples"][0])
+    def _run(self, flow: _Flow) -> Generator[Measurement, None, None]:
+        """Everything in `flow`, until its source is exhausted and all is answered."""
+        try:
+            while not flow.exhausted or flow.waiting or flow.trials:
+                try:
+                    yield from self._advance(flow)
+                except ServerLostError as lost:
+                    if flow.keep:
+                        raise
+                    yield from self._recover(flow, lost)
+        finally:
+            if not self._closed:
+                self.devices.abandon()
+                for trial in [*flow.trials, *flow.ended]:
+                    self._free(trial)
+            for trial in [*flow.trials, *flow.waiting]:
+                flow.duplicates.forget(trial)
 
-    def _turn(
-        self,
-        source: Iterator[Candidate],
-        waiting: deque[Trial],
-        building: list[Trial],
-        built: list[Trial],
-        batch: int,
-    ) -> Iterator[Measurement]:
-        yield from self._build(source, waiting, building, built, batch)
-        if built:
-            with self._runner.quiet(building):
-                for trial in built:
-                    yield from self._finish(trial, self._run(trial))
+    def _advance(self, flow: _Flow) -> Iterator[Measurement]:
+        """Take what there is room for, and one step; a whole running turn where building has to stop for it."""
+        yield from self._take(flow)
+        if not self.devices.exclusive:
+            yield from self._step(flow)
+        elif not self._is_turn_to_run(flow):
+            yield from self._step(flow, run=False)
+        else:
+            with self.devices.quiet(flow.building):
+                while flow.built or flow.running:
+                    yield from self._step(flow, build=False)
+            while flow.ended:
+                self._free(flow.ended.pop())
+            flow.batch = min(2 * flow.batch, self.config.batch)
 
-    def _run(self, trial: Trial) -> Measurement:
-        best = self.best.get(trial.program.operator)
-        return self._runner.run(trial, best.median if best else None)
+    def _is_turn_to_run(self, flow: _Flow) -> bool:
+        """Builders that are not done with a batch are paused and go on later: no core waits for the slowest."""
+        enough = len(flow.built) >= flow.batch or not flow.building
+        return enough and bool(flow.built) and not self._references.asked
 
-    def _build(
-        self,
-        source: Iterator[Candidate],
-        waiting: deque[Trial],
-        building: list[Trial],
-        built: list[Trial],
-        batch: int,
-    ) -> Iterator[Measurement]:
-        """Build until `batch` programs are, or none is left; yields those that are finished by then already.
+    def _take(self, flow: _Flow) -> Iterator[Measurement]:
+        """Give every idle core something to build, unless enough is built."""
+        while len(flow.building) < self._workers and self._has_room(flow):
+            trial = flow.waiting.popleft() if flow.waiting else None
+            if trial is None:
+                program = flow.next()
+                if program is None:
+                    return
+                admitted = flow.duplicates.admit(program)
+                if not isinstance(admitted, Trial):
+                    if admitted is not None:
+                        yield admitted
+                    continue
+                trial = admitted
+            if flow.unavailable:
+                trial.started_at = time.time()
+                yield from self._end(flow, trial, self._no_device(trial, flow.unavailable))
+                return  # one a step, so that a device that comes is noticed
+            flow.building.append(trial)
+            reference = self._references.ask(trial.operator, self.server)
+            trial.start_building(self.server.fork("build", reference.arena), self.config.build_seconds)
+            trial.send({"lower": {"module": trial.program.module}})
 
-        What is under way by then stays in `building` and goes on in the next call, so that no core waits for the
-        slowest program of a batch.
+    def _has_room(self, flow: _Flow) -> bool:
+        if self.devices.exclusive:
+            return len(flow.built) < flow.batch
+        return len(flow.building) + len(flow.built) < self._workers + self.devices.most_waiting
+
+    def _step(self, flow: _Flow, *, build: bool = True, run: bool = True) -> Iterator[Measurement]:
+        """Start what can run, wait until a process answers, and take in the answers."""
+        if run:
+            flow.unavailable = self.devices.acquire(len(flow.built))
+            yield from self._start(flow)
+        builders = [trial.worker for trial in flow.building if trial.worker is not None]
+        running = self.devices.speakers()
+        speakers: list[Speaker] = [*builders, *self._references.speakers(), *running]
+        ready = self.server.poll(speakers, _TICK_SECONDS if flow.trials or not flow.exhausted else 0.0)
+        self._references.collect(ready, self.server)
+        if run:
+            yield from self._collect(flow, ready)
+        if build:
+            yield from self._build(flow, ready)
+
+    def _start(self, flow: _Flow) -> Iterator[Measurement]:
+        """Give every idle device a program whose reference is ready."""
+        if self.devices.exclusive and self._references.asked:
+            return  # computing them would disturb the run
+        for trial in list(flow.built):
+            reference = self._references[trial.operator]
+            if flow.unavailable:
+                ended = self._no_device(trial, flow.unavailable)
+            elif reference.failure is not None:
+                ended = trial.wrong or trial.failed(reference.failure)
+            else:
+                if reference.state is State.READY and self.devices.is_free(trial):
+                    trial.plain = reference.plain
+                    self.devices.start(trial, self._request(trial, reference), keep=flow.keep)
+                    flow.built.remove(trial)
+                    flow.running.append(trial)
+                continue
+            flow.built.remove(trial)
+            yield from self._end(flow, trial, ended)
+
+    def _request(self, trial: Trial, reference: Reference) -> dict[str, Any]:
+        return {
+            # A device keeps an operator's arguments under this name: results computed anew are another operator's.
+            "operator": f"{trial.operator} plain" if reference.plain else trial.operator,
+            "library": trial.library,
+            "arena": f"/proc/{os.getpid()}/fd/{reference.arena}",
+            "layout": reference.layout,
+            "best": self._best(trial.operator),
+            "tolerance": max(self.config.tolerance, _HALF_TOLERANCE if self.target.is_half else 0.0),
+            "racing": asdict(self.config.racing),
+        }
+
+    def _collect(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:
+        """Take in the runs that have ended."""
+        for trial, outcome in self.devices.collect(ready):
+            measurement = self._judge(trial, outcome)
+            flow.running.remove(trial)  # not before: should the server be lost, it has to be tried again
+            if measurement is None:
+                trial.stage = Stage.BUILT
+                flow.built.appendleft(trial)
+            else:
+                yield from self._end(flow, trial, measurement)
+
+    def _judge(self, trial: Trial, outcome: Outcome) -> Measurement | None:
+        """The result of a run, or None if the program has to run again.
+
+        Before a program is called wrong, the reference is computed by the unscheduled function. A result that was
+        disturbed and matters is measured again.
         """
-        exhausted = False
-        while len(built) < batch:
-            while (waiting or not exhausted) and len(building) < self._workers:
-                trial = waiting.popleft() if waiting else None
-                if trial is None:
-                    program = next(source, None)
-                    exhausted = program is None
-                    if program is None:
-                        break
-                    admitted = self._admit(program)
-                    if not isinstance(admitted, Trial):
-                        if admitted is not None:
-                            yield admitted
-                        continue
-                    trial = admitted
-                building.append(trial)
-                self._runner.begin(trial)
-            if not building:
-                return
-            workers = [t.worker for t in building if t.worker is not None]
-            ready = self._runner.server.poll(workers, TICK_SECONDS)
-            for trial in list(building):
-                outcome = self._advance(trial, trial.worker in ready)
-                if trial.stage == "built":
-                    building.remove(trial)
-                    built.append(trial)
-                elif outcome is not None or trial.stage == "twin":
-                    # First of all: if the server turns out to be gone, the trial must still be among those building.
-                    self._discard([trial])
-                    building.remove(trial)
-                    if outcome is not None:
-                        yield from self._finish(trial, outcome)
-
-    def _admit(self, program: Candidate) -> Trial | Measurement | None:
-        """A new trial; or the result, if the same text has one; None if it waits for one that is under way."""
-        known = self._known.get(digest(program))
-        if isinstance(known, Measurement):
-            return replace(known, program=program, duplicate=True)
-        if known is not None:
-            known.twins.append(program)
+        if outcome is None:
             return None
-        trial = self._known[digest(program)] = Trial(program)
-        return trial
+        if isinstance(outcome, Failure):
+            failed = trial.failed(outcome)
+            if outcome.kind is not FailureKind.WRONG_RESULT or trial.plain:
+                return failed
+            self._references.doubt(trial.operator, self.server)
+            trial.wrong = failed
+            return None
+        last = trial.measured(outcome, waited_for_builder=self.devices.exclusive)
+        trial.runs += 1
+        trial.fastest = faster_of(last, trial.fastest)
+        again = must_repeat(last, trial.fastest, trial.runs, self._best(trial.operator))
+        return None if again else trial.fastest
 
-    def _advance(self, trial: Trial, ready: bool) -> Measurement | None:
-        """Take in what a building worker has to say; a measurement is returned if that was its last word."""
-        assert trial.worker is not None
-        if not ready:
-            broken = self._runner.check_limits(trial)
-            return trial.failed(broken) if broken else None
-        answer = self._runner.receive(trial)
-        if isinstance(answer, Failure):
-            return trial.failed(answer)
+    def _build(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:
+        """Take in what the building workers have answered."""
+        for trial in list(flow.building):
+            answer = answer_of(trial, self.server, trial.worker in ready, self.config)
+            if answer is None:
+                continue
+            outcome = trial.failed(answer) if isinstance(answer, Failure) else self._next_stage(flow, trial, answer)
+            if trial.stage is Stage.BUILT:
+                flow.building.remove(trial)
+                flow.built.append(trial)
+                if not self.devices.exclusive:
+                    self._end_worker(trial)  # what it built is in a file
+            elif outcome is not None or trial.is_duplicate:
+                self._free(trial)
+                flow.building.remove(trial)
+                if outcome is not None:
+                    yield from self._end(flow, trial, outcome)
+
+    def _next_stage(self, flow: _Flow, trial: Trial, answer: Answer) -> Measurement | None:
+        """What follows a stage of building; the result if the code turns out to have one."""
         trial.build_seconds += answer["seconds"]
         trial.at_work += answer["elapsed_seconds"]
-        if trial.stage == "lowering":
-            trial.fingerprint = f"{trial.program.operator}:{answer['fingerprint']}"
-            same = self._known.setdefault(trial.fingerprint, trial)
-            if same is not trial:
-                return self._join(trial, same)
-            trial.stage = "generating"
-            self._runner.generate(trial)
+        if trial.stage is Stage.LOWERING:
+            same = flow.duplicates.lowered(trial, answer["fingerprint"])
+            if same is None and not trial.is_duplicate:
+                trial.stage = Stage.GENERATING
+                trial.send(self.devices.build_request(trial))
+            return same
+        trial.load_seconds = answer["load_seconds"]
+        trial.stage = Stage.BUILT
+        trial.built_after = time.monotonic() - trial.began
+        return None
+
+    def _end(self, flow: _Flow, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
+        """A result, also for the duplicates. Ending a worker takes time of a core: not while programs run alone."""
+        if flow.keep:
+            flow.finished.append((trial, measurement))
+        elif self.devices.exclusive:
+            flow.ended.append(trial)
         else:
-            trial.load_seconds = answer["load_seconds"]
-            trial.stage = "built"
-            trial.built_after = time.monotonic() - trial.began
-        return None
+            self._free(trial)
+        best = self._best(trial.operator)
+        if measurement.failure is None and (best is None or measurement.median < best):
+            self.best[trial.operator] = measurement
+        yield from flow.duplicates.finish(trial, measurement)
 
-    def _join(self, trial: Trial, same: Trial | Measurement) -> Measurement | None:
-        """The trial's code has been seen before: let it share the result, now or when there is one."""
-        if isinstance(same, Measurement):
-            return replace(same, program=trial.program, duplicate=True)
-        same.twins += [trial.program, *trial.twins]
-        self._known[digest(trial.program)] = same
-        trial.stage = "twin"
-        return None
-
-    def _finish(self, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
-        """Remember a result, and give it to everybody who waits for it."""
-        for key in (digest(trial.program), trial.fingerprint):
-            if key and self._known.get(key) in (None, trial):
-                self._known[key] = without_module(measurement)
-        operator = trial.program.operator
+    def _best(self, operator: str) -> float | None:
         best = self.best.get(operator)
-        if measurement.failure is None and (best is None or measurement.median < best.median):
-            self.best[operator] = measurement
-        trial.stage = "done"
-        yield measurement
-        for twin in trial.twins:
-            self._known[digest(twin)] = without_module(measurement)
-            yield replace(measurement, program=twin, duplicate=True)
+        return best.median if best else None
 
-    def _discard(self, turn: list[Trial]) -> None:
-        for trial in turn:
-            if trial.worker is not None:
-                self._runner.server.discard(trial.worker)
-                trial.worker = None
-            # Whoever asks for one of these again must not wait for a trial that has ended without a result.
-            for key in (trial.fingerprint, *map(digest, (trial.program, *trial.twins))):
-                if self._known.get(key) is trial:
-                    del self._known[key]
+    def _no_device(self, trial: Trial, reason: str) -> Measurement:
+        story = "; ".join([reason, *map(str, trial.mishaps)])
+        return trial.failed(Failure(FailureKind.DEVICE_LOST, story))
 
-    def _recover(self, turn: list[Trial], waiting: deque[Trial], lost: ServerLostError) -> Iterator[Measurement]:
-        """Start a new server; what was under way is tried once more."""
-        self._restart(turn, lost)
-        for trial in turn:
-            if trial.stage in ("done", "twin"):
-                continue
-            if trial.attempts >= _MOST_ATTEMPTS:
-                yield from self._finish(trial, trial.failed(Failure(FailureKind.DEVICE_LOST, str(lost))))
-            else:
-                again = Trial(trial.program, attempts=trial.attempts, twins=trial.twins)
-                self._known.update((digest(program), again) for program in (trial.program, *trial.twins))
-                waiting.append(again)
-                trial.stage = "done"
+    def _free(self, trial: Trial) -> None:
+        self._end_worker(trial)
+        self.devices.release(trial)
 
-    def _restart(self, trials: list[Trial], lost: ServerLostError) -> None:
-        """A new server; the workers of `trials` went with the old one."""
-        logger.warning("%s; starting another", lost)
-        self._runner.restart()
-        for trial in trials:
+    def _end_worker(self, trial: Trial) -> None:
+        if trial.worker is not None:
+            self.server.discard(trial.worker)
             trial.worker = None
 
+    def _recover(self, flow: _Flow, lost: ServerLostError) -> Iterator[Measurement]:
+        """Start a new server; what was under way is tried once more."""
+        trials = [trial for trial in flow.trials if trial.stage not in (Stage.DONE, Stage.DUPLICATE)]
+        flow.building, flow.built, flow.running, flow.ended = [], deque(), [], []
+        self._restart(lost)
+        given_up = [trial for trial in trials if trial.attempts >= _MOST_ATTEMPTS]
+        flow.waiting.extend(flow.duplicates.again(trial) for trial in trials if trial not in given_up)
+        for trial in given_up:
+            trial.worker = None
+            yield from self._end(flow, trial, trial.failed(Failure(FailureKind.DEVICE_LOST, str(lost))))
 
-def digest(program: Candidate) -> str:
-    """What equal programs have in common."""
-    return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
+    def _restart(self, lost: ServerLostError) -> None:
+        """A new server. The workers of all trials ended with the old one."""
+        logger.warning("%s; starting another", lost)
+        self.server.close()
+        self._references.lose()
+        self._start_server()
 
-
-def different(trials: list[Trial]) -> int:
-    """How many there are without those whose code turned out to be another's."""
-    return sum(trial.stage != "twin" for trial in trials)
-
-
-def without_module(measurement: Measurement) -> Measurement:
-    """What is remembered of thousands of programs must not hold their text."""
-    return replace(measurement, program=replace(measurement.program, module=""))
+    def _start_server(self) -> None:
+        options = {"target": asdict(self.target), **self.devices.server_options}
+        environment = self.devices.server_environment
+        self.server = ForkServer(PREPARE, options, self.config.memory_bytes, environment)
+        self.devices.attach(self.server)

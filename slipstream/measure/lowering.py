@@ -86,7 +86,7 @@ def lower(mod: tvm.IRModule, target: Target, *, prepack: bool = True) -> Lowered
     the same without them. A program with assertions of its own keeps all.
     """
     skipped = [] if _asserts_something(mod["main"]) else [tirx.transform.SkipAssert()]
-    packings = tuple(_packings(mod["main"])) if prepack else ()
+    packings = tuple(packings_of(mod["main"])) if prepack else ()
     func = _take_packed(mod["main"], packings)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     if target.gpu is not None:
@@ -159,7 +159,8 @@ def _asserts_something(func: tirx.PrimFunc) -> bool:
     return bool(found)
 
 
-def _packings(func: tirx.PrimFunc) -> list[Packing]:
+def packings_of(func: tirx.PrimFunc) -> list[Packing]:
+    """How the program's weights are packed before it runs."""
     blocks = _packing_blocks(func.body)
     return [_packing(block, func) for block in blocks] if all(map(_is_simple, blocks)) else []
 

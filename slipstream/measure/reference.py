@@ -4,98 +4,119 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 from zlib import crc32
 
 from slipstream.errors import SlipstreamError
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.types import Failure, FailureKind
-from slipstream.processes.channel import ChannelClosedError
+from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer, WorkerProcess
 
 # The unscheduled function runs on one core and keeps nothing in registers.
 _PLAIN_PATIENCE = 12
 
 
+class State(StrEnum):
+    """`ASKED`: a worker computes it. `LOST`: that worker's server ended; it has to be asked for again."""
+
+    ASKED = "asked"
+    READY = "ready"
+    FAILED = "failed"
+    LOST = "lost"
+
+
 @dataclass
-class _Reference:
+class Reference:
+    """An operator's arguments in the file `arena`, laid out as `layout`; `plain`: by the unscheduled function."""
+
     arena: int
-    layout: list[dict[str, Any]] | None = None
+    state: State = State.LOST
     plain: bool = False
+    layout: list[dict[str, Any]] = field(default_factory=list)
+    failure: Failure | None = None
     worker: WorkerProcess | None = None
     deadline: float = 0.0
-    failure: Failure | None = None
 
 
 class References:
-    """Arenas of operators, filled by workers while programs are being built."""
+    """The references of all operators, computed by workers while programs are being built.
+
+    The default program comes first, the unscheduled function if that fails or its results are doubted.
+    """
 
     def __init__(self, texts: Mapping[str, str], config: MeasureConfig) -> None:
         self._texts = dict(texts)
         self._config = config
-        self._known: dict[str, _Reference] = {}
+        self._references: dict[str, Reference] = {}
 
-    def start(self, operator: str, server: ForkServer) -> int:
-        """The operator's arena; begins to fill it if nobody has."""
+    def __getitem__(self, operator: str) -> Reference:
+        return self._references[operator]
+
+    @property
+    def asked(self) -> list[Reference]:
+        """Those that workers compute now."""
+        return [reference for reference in self._references.values() if reference.state is State.ASKED]
+
+    def speakers(self) -> list[WorkerProcess]:
+        """The workers that compute references now."""
+        return [reference.worker for reference in self.asked if reference.worker is not None]
+
+    def ask(self, operator: str, server: ForkServer) -> Reference:
+        """The operator's reference; begins to compute it unless that was done and not lost."""
         if operator not in self._texts:
             raise SlipstreamError(f"cannot measure a program of operator {operator!r}: its reference was not given")
-        if operator not in self._known:
-            arena = os.memfd_create("slipstream-arena", os.MFD_CLOEXEC)
-            self._known[operator] = _Reference(arena)
-            self._ask(operator, server)
-        return self._known[operator].arena
+        if operator not in self._references:
+            self._references[operator] = Reference(os.memfd_create("slipstream-arena", os.MFD_CLOEXEC))
+        reference = self._references[operator]
+        if reference.state is State.LOST:
+            self._start(operator, server)
+        return reference
 
-    def wait(self, server: ForkServer) -> None:
-        """Wait for all that were started. The default program comes first, the unscheduled function if it fails."""
-        for operator, reference in self._known.items():
-            while reference.worker is not None:
-                failure = self._collect(reference, server)
-                if failure is None:
-                    break
-                if reference.plain:
-                    reference.failure = failure
-                else:
-                    reference.plain = True
-                    self._ask(operator, server)
+    def doubt(self, operator: str, server: ForkServer) -> None:
+        """Replace the default program's results by the unscheduled function's, unless that was done."""
+        reference = self._references[operator]
+        if not reference.plain:
+            reference.plain = True
+            self._start(operator, server)
 
-    def layout(self, operator: str) -> list[dict[str, Any]] | Failure:
-        """Where the arguments lie in the arena, or why there are none."""
-        reference = self._known[operator]
-        return reference.failure or reference.layout or []
+    def collect(self, ready: Collection[Speaker], server: ForkServer) -> None:
+        """Take in what the workers among `ready` have answered, and end those that take too long."""
+        for operator, reference in self._references.items():
+            if reference.state is not State.ASKED:
+                continue
+            if reference.worker not in ready and time.monotonic() < reference.deadline:
+                continue
+            failure = self._receive(reference, server)
+            if failure is None:
+                reference.state = State.READY
+            elif reference.plain:
+                reference.state, reference.failure = State.FAILED, failure
+            else:
+                reference.plain = True
+                self._start(operator, server)
 
-    def arena(self, operator: str) -> int:
-        """The descriptor of the operator's arena."""
-        return self._known[operator].arena
-
-    def is_plain(self, operator: str) -> bool:
-        """Whether the operator's results are those of the unscheduled function."""
-        return self._known[operator].plain
-
-    def recompute_plainly(self, operator: str, server: ForkServer) -> bool:
-        """Replace the default program's results by the unscheduled function's; False if that was done already."""
-        reference = self._known[operator]
-        if reference.plain:
-            return False
-        reference.plain = True
-        self._ask(operator, server)
-        self.wait(server)
-        return reference.failure is None
-
-    def forget_workers(self) -> None:
-        """Their server is gone: what they were doing must be asked for again."""
-        for operator in [o for o, r in self._known.items() if r.worker is not None]:
-            os.close(self._known.pop(operator).arena)
+    def lose(self) -> None:
+        """The server has ended, and with it the workers: what they were computing is lost."""
+        for reference in self.asked:
+            # A worker that is still ending may write to the old file.
+            os.close(reference.arena)
+            reference.arena = os.memfd_create("slipstream-arena", os.MFD_CLOEXEC)
+            reference.state, reference.worker = State.LOST, None
 
     def close(self) -> None:
-        for reference in self._known.values():
+        for reference in self._references.values():
             os.close(reference.arena)
-        self._known.clear()
+        self._references.clear()
 
-    def _ask(self, operator: str, server: ForkServer) -> None:
-        reference = self._known[operator]
-        reference.worker = server.fork(reference.arena)
+    def _start(self, operator: str, server: ForkServer) -> None:
+        reference = self._references[operator]
+        # Asked from here on, so that it counts as lost if the server turns out to have ended.
+        reference.state, reference.failure = State.ASKED, None
+        reference.worker = server.fork("build", reference.arena)
         patience = _PLAIN_PATIENCE if reference.plain else 1
         reference.deadline = time.monotonic() + self._config.build_seconds + patience * self._config.run_seconds
         seed = crc32(operator.encode()) ^ self._config.seed
@@ -103,32 +124,32 @@ class References:
         try:
             reference.worker.channel.send({"reference": request})
         except ChannelClosedError:
-            return  # `_collect` finds out
+            return  # `_receive` finds the end of the stream
 
-    def _collect(self, reference: _Reference, server: ForkServer) -> Failure | None:
-        worker, reference.worker = reference.worker, None
+    def _receive(self, reference: Reference, server: ForkServer) -> Failure | None:
+        """The layout, or why there is none. The state changes only when that is known: the server may be lost here."""
+        worker = reference.worker
         assert worker is not None
         try:
-            answer = worker.channel.receive(max(0.0, reference.deadline - time.monotonic()))
-            if "failure" in answer:
-                return _about_reference(answer["message"], worker)
-            reference.layout = answer["layout"]
+            answer = worker.channel.receive(0.0)
+            failure = _about(answer["message"], worker) if "failure" in answer else None
+            reference.layout = answer.get("layout", [])
         except TimeoutError:
-            return _about_reference("it took too long", worker)
+            failure = _about("it took too long", worker)
         except ChannelClosedError:
-            return _about_reference(server.end_of(worker).reason, worker)
-        finally:
-            server.discard(worker)
-        return None
+            failure = _about(server.end_of(worker).reason, worker)
+        reference.worker = None
+        server.discard(worker)
+        return failure
 
 
-def _about_reference(message: str, worker: WorkerProcess) -> Failure:
+def _about(message: str, worker: WorkerProcess) -> Failure:
     text = f"the operator itself could not be run to compare with: {message}"
     return Failure(FailureKind.RUN_ERROR, text, worker.last_lines())
 
 
 def reference_text(func: Any) -> str:
-    """An unscheduled TIR function (`Operator.func`) as the text that `LocalMeasurer` takes."""
+    """An unscheduled TIR function (`Operator.func`) as the text that a measurer takes."""
     import tvm
 
     return str(tvm.ir.save_json(tvm.IRModule({"main": func.with_attr("global_symbol", "main")})))

@@ -85,6 +85,16 @@ class Measurement:
         return statistics.median_interval(self.samples)
 
 
+@dataclass(frozen=True)
+class Settled:
+    """The winner among finalists. `decided`: fastest at `confidence`, or slower by less than matters."""
+
+    winner: Measurement
+    decided: bool
+    confidence: float
+    finalists: tuple[Measurement, ...]
+
+
 class Measurer(Protocol):
     """Measures programs. Results stream in the order they become known, one for every program.
 

@@ -1,6 +1,6 @@
-"""What a forked worker does: build one program, then run it as often as it is asked to, until its owner hangs up.
+"""What a forked worker does: build one program and, on a CPU, run it, until its owner closes the channel.
 
-Requests arrive as JSON with one key that names the job. Whatever goes wrong in an orderly way is answered as
+Requests arrive as JSON with one key that names the job. An orderly failure is answered as
 {"failure": kind, "message": ...}; for everything else the owner watches the process.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import resource
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.machine.target import Target
 from slipstream.machine.threads import use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
-from slipstream.measure.config import Racing
+from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
 from slipstream.measure.lowering import (
@@ -39,14 +38,9 @@ from slipstream.measure.lowering import (
     read_module,
 )
 from slipstream.measure.timing.cold_weights import with_copies
-from slipstream.measure.timing.noise import seconds_waited
-from slipstream.measure.timing.sampling import race
+from slipstream.measure.timing.noise import PROBE, PROBE_SIZE, seconds_waited
 from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel, ChannelClosedError
-
-_PROBE_SIZE = 256
-
-Answer = dict[str, Any]
 
 
 def warm_up(target: Target) -> None:
@@ -63,9 +57,8 @@ def warm_up(target: Target) -> None:
     generate(lower(scheduled, target), target)["main"]
 
 
-def work(sock: socket.socket, files: list[int], target: Target) -> None:
+def work(target: Target, channel: Channel, files: list[int]) -> None:
     """Answer requests until the owner closes the channel."""
-    channel = Channel(sock)
     worker = Worker(target, files)
     with contextlib.suppress(ChannelClosedError):
         while True:
@@ -82,13 +75,14 @@ class Worker:
         self._lowered: Lowered | None = None
         self._function: Any = None
         self._arguments: list[Any] = []
-        self._turns: Iterator[list[Any]] | None = None
+        self._argument_sets: Iterator[list[Any]] | None = None
 
     def answer(self, request: dict[str, Any]) -> Answer:
         jobs: dict[str, Callable[..., Answer]] = {
             "lower": self.lower,
             "generate": self.generate,
             "generate_library": self.generate_library,
+            "generate_probe": self.generate_probe,
             "reference": self.reference,
             "run": self.run,
             "sample": self.sample,
@@ -98,14 +92,8 @@ class Worker:
         building = job in ("lower", "generate", "generate_library")
         try:
             return jobs[job](**options)
-        except MemoryError:
-            return _failure(FailureKind.OUT_OF_MEMORY, "not enough memory")
-        except Exception as error:  # TVM raises whatever it likes; any of it is this program's failure
-            text = str(error).strip() or type(error).__name__
-            if "bad_alloc" in text:
-                return _failure(FailureKind.OUT_OF_MEMORY, "not enough memory")
-            kind = FailureKind.BUILD_ERROR if building else FailureKind.RUN_ERROR
-            return _failure(kind, text.splitlines()[-1])
+        except Exception as error:
+            return failure_of(error, FailureKind.BUILD_ERROR if building else FailureKind.RUN_ERROR)
 
     def lower(self, module: str) -> Answer:
         began = _Clock.now()
@@ -120,23 +108,29 @@ class Worker:
         self._function = self._module["main"]
         return {"load_seconds": time.process_time() - generated, **_Clock.since(began)}
 
-    def generate_library(self, path: str, cpu_seconds: float) -> Answer:
-        """As `generate`, for a GPU: into a file that the process which has the GPU loads."""
+    def generate_library(self, path: str, cpu_seconds: float | None) -> Answer:
+        """As `generate`, into a file that another process or machine loads, in at most `cpu_seconds` of a core."""
         assert self._lowered is not None
         began = _Clock.now()
-        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + cpu_seconds), hard))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+        if cpu_seconds is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + cpu_seconds), hard))
+        _allow_files()
         generate_library(self._lowered, self._target, path)
         return {"load_seconds": 0.0, **_Clock.since(began)}
+
+    def generate_probe(self, path: str) -> Answer:
+        """The reference kernel as a library, for a remote device."""
+        _allow_files()
+        generate_library(self._lower_probe(), self._target, path)
+        return {}
 
     def reference(self, module: str, seed: int, plain: bool) -> Answer:
         """Fill the operator's arena: random inputs, and what the default (or unscheduled) program makes of them."""
         func = read_module(module)["main"]
         layout = layout_of(func)
         function = build_reference(func, self._target.host, plain=plain)
-        # The limit on what a program may print would also stop the arena from growing.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+        _allow_files()  # the arena has to grow
         use_threads(self._target.threads)
         fill(map_arena(self._files[0], layout, shared=True), layout, function, seed)
         return {"layout": layout.to_json()}
@@ -147,43 +141,35 @@ class Worker:
         places = Layout.from_json(layout)
         outputs = self._allocate(places)
         use_threads(self._target.threads)
-        allocated = time.perf_counter()
-        self._function(*self._arguments)
-        first = time.perf_counter() - allocated
-        if wrong := self._find_fault(places, outputs, tolerance):
-            return _failure(FailureKind.WRONG_RESULT, wrong)
-        waited = seconds_waited()
-        samples = race(
-            self._run_cold,
-            self._take,
-            first,
-            float("inf") if best is None else best,
-            Racing(**{**racing, "slack": tuple(racing["slack"])}),
+        allocate_seconds = time.perf_counter() - began
+        run = Checked(
+            first=lambda: _seconds_of(lambda: self._function(*self._arguments)),
+            find_fault=lambda: self._find_fault(places, outputs, tolerance),
+            run=self._run_next,
+            sample=self._take,
+            seconds_waited=seconds_waited,
         )
-        return {
-            "samples": samples.seconds,
-            "stopped_early": samples.stopped_early,
-            "allocate_seconds": allocated - began,
-            "run_seconds": time.perf_counter() - allocated,
-            "waited_seconds": seconds_waited() - waited,
-        }
+        return {**run.race(best, racing), "allocate_seconds": allocate_seconds}
 
     def sample(self, number: int, repeat: int) -> Answer:
         """More samples of a program that has been run."""
         return {"samples": list(self._take(number, repeat))}
 
     def probe(self) -> Answer:
-        """Time a small parallel matmul that is always the same."""
+        """Time the reference kernel."""
         if self._module is None:
             use_threads(self._target.threads)
-            mod = tvm.IRModule({"main": schedule_default(_matmul(_PROBE_SIZE), self._target)})
-            self._module = generate(lower(mod, self._target, prepack=False), self._target)
-            matrices = [aligned((_PROBE_SIZE, _PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]
+            self._module = generate(self._lower_probe(), self._target)
+            matrices = [aligned((PROBE_SIZE, PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]
             self._arguments = [as_tensor(matrix) for matrix in matrices]
-        return {"samples": list(self._take(2, 5))}
+        return {"samples": list(self._take(*PROBE))}
+
+    def _lower_probe(self) -> Lowered:
+        mod = tvm.IRModule({"main": schedule_default(_matmul(PROBE_SIZE), self._target)})
+        return lower(mod, self._target, prepack=False)
 
     def _allocate(self, layout: Layout) -> dict[int, Guarded]:
-        """Make the arguments, packed as the program wants them; returns those it must fill."""
+        """Make the arguments, packed as the program reads them; returns those it must fill."""
         assert self._lowered is not None
         arrays = map_arena(self._files[0], layout)
         outputs = {i: guarded(slot) for i, slot in enumerate(layout.slots) if slot.written}
@@ -191,10 +177,9 @@ class Worker:
             arrays[index] = output.array
         for packing in self._lowered.packings:
             arrays[packing.index] = packing(arrays[packing.index])
-        weights = [i for i, slot in enumerate(layout.slots) if slot.weight]
-        sets = [[as_tensor(array) for array in copy] for copy in with_copies(arrays, weights)]
+        sets = [[as_tensor(array) for array in copy] for copy in with_copies(arrays, layout.weights)]
         self._arguments = sets[0]
-        self._turns = cycle(sets) if len(sets) > 1 else None
+        self._argument_sets = cycle(sets) if len(sets) > 1 else None
         return outputs
 
     def _find_fault(self, layout: Layout, outputs: dict[int, Guarded], tolerance: float) -> str:
@@ -211,22 +196,23 @@ class Worker:
                 return f"changed argument {index}, which is an input"
         return ""
 
-    def _run_cold(self) -> None:
-        self._function(*(next(self._turns) if self._turns else self._arguments))
+    def _run_next(self) -> None:
+        self._function(*(next(self._argument_sets) if self._argument_sets else self._arguments))
 
     def _take(self, number: int, repeat: int) -> Sequence[float]:
-        if self._turns:
-            self._run_cold()
-            return [self._seconds_of(number) for _ in range(repeat)]
+        if self._argument_sets:
+            self._run_next()
+            return [_seconds_of(self._run_next, number) for _ in range(repeat)]
         evaluate = self._module.time_evaluator("main", tvm.cpu(0), number=number, repeat=repeat)
         return [float(seconds) for seconds in evaluate(*self._arguments).results]
 
-    def _seconds_of(self, number: int) -> float:
-        """TVM's timer runs on the same arguments every time; calling from here costs a microsecond."""
-        began = time.perf_counter()
-        for _ in range(number):
-            self._run_cold()
-        return (time.perf_counter() - began) / number
+
+def _seconds_of(run: Callable[[], object], number: int = 1) -> float:
+    """TVM's timer runs on the same arguments every time; calling from here costs a microsecond."""
+    began = time.perf_counter()
+    for _ in range(number):
+        run()
+    return (time.perf_counter() - began) / number
 
 
 @dataclass(frozen=True)
@@ -246,12 +232,13 @@ class _Clock:
         return {"seconds": now.process - began.process, "elapsed_seconds": now.wall - began.wall}
 
 
+def _allow_files() -> None:
+    """Lift the limit on what a worker may print, which holds for every file."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+
+
 def _matmul(size: int) -> Any:
     a, b = (te.placeholder((size, size), name=name) for name in "ab")
     k = te.reduce_axis((0, size), "k")
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     return te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-
-
-def _failure(kind: FailureKind, message: str) -> Answer:
-    return {"failure": kind.value, "message": message}

@@ -1,4 +1,4 @@
-"""JSON messages over a socket between our processes. JSON, since the other end may have been scribbled over."""
+"""JSON messages over a socket between our processes. JSON, since a program may have overwritten the other end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import select
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, Protocol
 
 _HEADER = struct.Struct("!Q")
 _LARGEST = 1 << 30
 
 
 class ChannelClosedError(Exception):
-    """The other end is gone, or sends nonsense, which comes to the same."""
+    """The other end is closed, or sends what is no message."""
 
 
 class Channel:
@@ -35,7 +35,7 @@ class Channel:
 
     def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """The next message, or `TimeoutError`. A message once begun has five seconds to arrive."""
-        if not _readable(self.sock, timeout):
+        if not self.is_readable(timeout):
             raise TimeoutError
         deadline = time.monotonic() + 5.0
         (size,) = _HEADER.unpack(self._exactly(_HEADER.size, deadline))
@@ -47,6 +47,12 @@ class Channel:
             raise ChannelClosedError(str(error)) from error
         return message
 
+    def is_readable(self, timeout: float | None) -> bool:
+        """Whether a message (or the end) arrives within `timeout` seconds."""
+        poll = select.poll()  # `select.select` refuses a descriptor above 1023
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+
     def close(self) -> None:
         self.sock.close()
 
@@ -54,7 +60,7 @@ class Channel:
         parts: list[bytes] = []
         while size:
             left = deadline - time.monotonic()
-            if left <= 0 or not _readable(self.sock, left):
+            if left <= 0 or not self.is_readable(left):
                 raise ChannelClosedError("half a message")
             try:
                 data = self.sock.recv(min(size, 1 << 20))
@@ -67,8 +73,8 @@ class Channel:
         return b"".join(parts)
 
 
-def _readable(sock: socket.socket, timeout: float | None) -> bool:
-    """`select.select` would refuse a descriptor above 1023."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else timeout * 1000))
+class Speaker(Protocol):
+    """A process of ours that answers over a channel."""
+
+    @property
+    def channel(self) -> Channel: ...

@@ -1,14 +1,16 @@
-"""The fork server: a process that has imported TVM, compiled once and run nothing, from which workers fork.
+"""The fork server: a process that has imported and initialised what its workers need, and forks them in milliseconds.
 
-It forks one process for every program, so that nothing a program does to its process reaches another. Its owner
-sends requests as JSON over a packet socket, a new worker's sockets and files along with them, and learns from it
-how workers ended. When the owner is gone (end of file, or another parent), it kills its workers and ends.
+It is started with the dotted name of a function, `module:prepare`, and options as JSON. The function prepares the
+process (imports, a first compilation) and returns the roles that workers can have, by name. The owner sends requests
+as JSON over a packet socket, with a new worker's socket and files attached, and receives how workers ended. When the
+owner has ended (end of file, or another parent), the server kills its workers and ends.
 Started by `slipstream.processes.fork_server`, never by hand.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import resource
@@ -19,27 +21,39 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from slipstream.processes.channel import Channel
 from slipstream.processes.child import die_with_parent
 from slipstream.processes.limits import limit, limit_memory, resident_bytes
 
 _LARGEST_REQUEST = 4096
-# A program that prints without end fills its log to here and no further.
+# What a worker may print; the file is in memory.
 _LOG_BYTES = 1 << 20
+_GRACE_SECONDS = 1.0
 
-Work = Callable[[socket.socket, list[int]], None]
+Role = Callable[[Channel, list[int]], None]
+"""What a worker does, with its channel and the files it was given, until its owner closes the channel."""
+Prepare = Callable[[dict[str, Any]], tuple[Mapping[str, Role], dict[str, Any]]]
+"""Options -> the roles by name, and facts for the owner."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    name: int
+    has_grace: bool
 
 
 class Server:
-    """Forks workers that do `work` and tells how they ended."""
+    """Forks workers of these roles and reports how they ended."""
 
-    def __init__(self, control: socket.socket, work: Work) -> None:
+    def __init__(self, control: socket.socket, roles: Mapping[str, Role]) -> None:
         self._control = control
-        self._work = work
-        self._workers: dict[int, int] = {}
+        self._roles = roles
+        self._workers: dict[int, _Worker] = {}
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -70,48 +84,48 @@ class Server:
             return False
         request = json.loads(data)
         if "fork" in request:
-            self._fork(request["fork"], request["memory_bytes"], fds)
+            self._fork(request, fds)
         elif "kill" in request:
             self._signal([request["kill"]], signal.SIGKILL)
         elif "pause" in request:
             self._signal(request["pause"], signal.SIGSTOP)
-            self._tell({"paused": True})
+            self._send({"paused": True})
         elif "resume" in request:
             self._signal(request["resume"], signal.SIGCONT)
         return True
 
     def _signal(self, names: list[int], number: signal.Signals) -> None:
-        for pid, name in self._workers.items():
-            if name in names:
+        for pid, worker in self._workers.items():
+            if worker.name in names:
                 _signal_group(pid, number)
 
-    def _fork(self, name: int, memory: int, fds: list[int]) -> None:
+    def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         server = os.getpid()
-        settled, settling = os.pipe()
+        tied, tying = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(settled)
+            os.close(tied)
             try:
-                self._become_worker(server, memory, fds, settling)
+                self._become_worker(server, request, fds, tying)
             finally:
-                os._exit(1)
-        # A worker that was paused before it is tied to this process would outlive it, standing still.
-        os.close(settling)
-        os.read(settled, 1)
-        os.close(settled)
-        self._workers[pid] = name
+                os._exit(1)  # no destructors: TVM's may wait for a remote device
+        # A worker that was paused before it is tied to this process would outlive it.
+        os.close(tying)
+        os.read(tied, 1)
+        os.close(tied)
+        self._workers[pid] = _Worker(request["fork"], request["has_grace"])
         for fd in fds:
             os.close(fd)
-        self._tell({"forked": name, "pid": pid, "shared_bytes": resident_bytes()})
+        self._send({"forked": request["fork"], "pid": pid, "shared_bytes": resident_bytes()})
 
-    def _become_worker(self, server: int, memory: int, fds: list[int], settling: int) -> None:
+    def _become_worker(self, server: int, request: dict[str, Any], fds: list[int], tying: int) -> None:
         if not die_with_parent(server):
             return
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
-        os.close(settling)
+        os.close(tying)
         channel, log, *files = fds
         for standard in (1, 2):
             os.dup2(log, standard)
@@ -119,8 +133,8 @@ class Server:
         limit(resource.RLIMIT_CORE, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         # The owner watches the resident size; this stops what outruns it or maps everything at once.
-        limit_memory(2 * memory)
-        self._work(socket.socket(fileno=channel), files)
+        limit_memory(2 * request["memory_bytes"])
+        self._roles[request["role"]](Channel(socket.socket(fileno=channel)), files)
 
     def _reap(self) -> None:
         while self._workers:
@@ -129,16 +143,24 @@ class Server:
                 return
             # What the program may have started itself.
             _signal_group(pid, signal.SIGKILL)
-            name = self._workers.pop(pid, None)
-            if name is not None:
+            worker = self._workers.pop(pid, None)
+            if worker is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._tell({"ended": name, "status": code, "peak_bytes": usage.ru_maxrss * 1024})
+                self._send({"ended": worker.name, "status": code, "peak_bytes": usage.ru_maxrss * 1024})
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # an owner that is gone is noticed by the loop
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # `serve` notices that the owner has ended
             self._control.send(json.dumps(message).encode())
 
     def _kill_all(self) -> None:
+        """End the workers; those that have something to hand back get a second, as their channels are closed too."""
+        for pid, worker in self._workers.items():
+            if not worker.has_grace:
+                _signal_group(pid, signal.SIGKILL)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while any(worker.has_grace for worker in self._workers.values()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._reap()
         for pid in self._workers:
             _signal_group(pid, signal.SIGKILL)
         for pid in self._workers:
@@ -156,36 +178,23 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def main() -> None:
-    """`python -m slipstream.processes.server FD TARGET [SCRATCH]`: the control socket, the target as JSON, and a folder
-    that goes when the server does."""
+    """`python -m slipstream.processes.server FD MODULE:PREPARE OPTIONS SCRATCH`: the control socket, the function that
+    prepares, its options as JSON, and a folder that is removed when the server ends."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # NVRTC may leave an idle thread behind. It holds nothing that a builder needs, and is not there in one.
+    # A library may leave an idle thread behind. It holds nothing that a worker needs, and does not exist in one.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
-    from slipstream.tvm_bridge.imports import import_tvm_without_torch
-
-    began = time.monotonic()
-    import_tvm_without_torch()
-    imported = time.monotonic() - began
-    from slipstream.machine.cuda import CudaDevice
-    from slipstream.machine.target import Target
-    from slipstream.measure import worker
-
-    settings: dict[str, Any] = json.loads(sys.argv[2])
-    settings.update((name, tuple(settings[name])) for name in ("features", "disabled"))
-    if settings["gpu"] is not None:
-        settings["gpu"] = CudaDevice(**settings["gpu"])
-    target = Target(**settings)
-    worker.warm_up(target)
+    module, _, name = sys.argv[2].partition(":")
+    prepare: Prepare = getattr(importlib.import_module(module), name)
+    roles, facts = prepare(json.loads(sys.argv[3]))
     gc.collect()
     gc.freeze()
-    server = Server(control, lambda channel, files: worker.work(channel, files, target))
-    control.send(json.dumps({"ready": os.getpid(), "import_seconds": imported}).encode())
+    server = Server(control, roles)
+    control.send(json.dumps({"ready": facts}).encode())
     try:
         server.serve()
     finally:
-        for scratch in sys.argv[3:]:
-            shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(sys.argv[4], ignore_errors=True)
 
 
 if __name__ == "__main__":

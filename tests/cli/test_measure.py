@@ -74,7 +74,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     at_port = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
     commands = [
         ["tvm.exec.rpc_tracker", *at_port],
-        ["slipstream.measure.devices.rpc_server", "--tracker", where, "--key", "here"],
+        ["slipstream.measure.rpc_server", "--tracker", where, "--key", "here"],
     ]
     with (tmp_path_factory.mktemp("rpc") / "log.txt").open("wb") as log:
         processes = [

@@ -17,7 +17,7 @@ from slipstream.frontends.inputs import random_inputs
 from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.machine.cuda import equal_gpus, find_devices
 from slipstream.machine.target import resolve_target
-from slipstream.measure import Candidate, FailureKind, GpuMeasurer, MeasureConfig, Measurement, reference_text
+from slipstream.measure import Candidate, Engine, FailureKind, MeasureConfig, Measurement, gpu_measurer, reference_text
 from slipstream.program.space import Space
 from slipstream.tvm_bridge.intrinsics import WMMA
 from tests.gpu import needs_gpu, operators
@@ -59,17 +59,17 @@ def right(threads: int) -> Any:
 
 
 @pytest.fixture
-def measurer() -> Iterator[GpuMeasurer]:
+def measurer() -> Iterator[Engine]:
     references = {KEY: program(good(1), "").module} | {o.key: reference_text(o.func) for o in operators()}
-    with GpuMeasurer(resolve_target("cuda"), references, MeasureConfig(run_seconds=2.0)) as measurer:
+    with gpu_measurer(resolve_target("cuda"), references, MeasureConfig(run_seconds=2.0)) as measurer:
         yield measurer
 
 
-def _by_label(measurer: GpuMeasurer, programs: list[Candidate]) -> dict[str, Measurement]:
+def _by_label(measurer: Engine, programs: list[Candidate]) -> dict[str, Measurement]:
     return {m.program.label: m for m in measurer.measure(programs)}
 
 
-def test_bad_programs_are_told_apart_and_hurt_no_other(measurer: GpuMeasurer) -> None:
+def test_bad_programs_are_told_apart_and_hurt_no_other(measurer: Engine) -> None:
     programs = [
         program(right(32), "a"),
         program(illegal_address, "illegal"),
@@ -98,20 +98,20 @@ def test_two_processes_share_the_work() -> None:
     programs = [Candidate(operator.key, r.text, str(n)) for n, r in enumerate(drawn) if r is not None]
     references = {operator.key: reference_text(operator.func)}
     first = equal_gpus(find_devices())[0]
-    with GpuMeasurer(resolve_target("cuda"), references, MeasureConfig(gpus=(first, first))) as measurer:
+    with gpu_measurer(resolve_target("cuda"), references, MeasureConfig(gpus=(first, first))) as measurer:
         results = list(measurer.measure(programs))
-        assert not any(gpu.process.is_new for gpu in measurer._runner.gpus)
+        assert not any(gpu.process.is_new for gpu in measurer.devices.gpus)
     assert [m.failure for m in results] == [None] * len(programs)
 
 
-def test_every_default_program_is_right(measurer: GpuMeasurer) -> None:
+def test_every_default_program_is_right(measurer: Engine) -> None:
     target = resolve_target("cuda")
     programs = [Candidate(o.key, reference_text(schedule_default(o.func, target)), o.name) for o in operators()]
     for name, measurement in _by_label(measurer, programs).items():
         assert measurement.failure is None, (name, measurement.failure)
 
 
-def test_drawn_programs_are_right_and_the_fastest_can_be_settled(measurer: GpuMeasurer) -> None:
+def test_drawn_programs_are_right_and_the_fastest_can_be_settled(measurer: Engine) -> None:
     operator = operators()[0]
     space = Space(operator.key, operator.func, resolve_target("cuda"))
     rng = np.random.default_rng(0)
@@ -160,7 +160,7 @@ def test_programs_for_tensor_cores_are_right() -> None:
     drawn = [space.realize(space.draw(rng, tensor)) for _ in range(20)]
     programs = [Candidate(operator.key, r.text, str(n)) for n, r in enumerate(drawn) if r is not None]
     assert programs
-    with GpuMeasurer(target, {operator.key: reference_text(operator.func)}) as measurer:
+    with gpu_measurer(target, {operator.key: reference_text(operator.func)}) as measurer:
         results = list(measurer.measure(programs))
     assert all(m.failure is None for m in results), [m.failure for m in results]
 

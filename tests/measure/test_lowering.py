@@ -10,7 +10,7 @@ import tvm
 
 from slipstream.machine.target import resolve_target
 from slipstream.measure.lowering import generate, lower
-from tests.measure.test_local import scheduled_matmul
+from tests.measure.test_cpu import scheduled_matmul
 from tests.measure.test_rpc import program
 
 _ENTRY = "__tvm_ffi_main"

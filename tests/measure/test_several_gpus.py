@@ -13,9 +13,8 @@ from tvm.script import tirx as T  # noqa: N812
 from slipstream.errors import TargetError
 from slipstream.machine.cuda import CudaDevice, equal_gpus, find_devices
 from slipstream.machine.target import resolve_target
-from slipstream.measure import FailureKind, GpuMeasurer, MeasureConfig
+from slipstream.measure import Engine, FailureKind, MeasureConfig, gpu_measurer
 from slipstream.measure.devices import gpu_process
-from slipstream.measure.devices.gpu import GpuRunner
 from tests.measure.misbehaving import KEY, good, program, segfault, wrong_result
 
 H200 = CudaDevice("H200", "sm_90", 232448, multiprocessors=132)
@@ -32,12 +31,11 @@ def sleeps(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
 
 
 @pytest.fixture
-def measurer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuMeasurer]:
+def measurer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(gpu_process, "WORKER", "tests.measure.cpu_as_gpu")
-    monkeypatch.setattr(GpuRunner, "_scratch", tmp_path)
     monkeypatch.setenv("GPUS_SEEN", str(tmp_path))
     config = MeasureConfig(gpus=("GPU-a", "GPU-b"))
-    with GpuMeasurer(resolve_target(), {KEY: program(good(1), "").module}, config) as measurer:
+    with gpu_measurer(resolve_target(), {KEY: program(good(1), "").module}, config) as measurer:
         yield measurer
 
 
@@ -49,8 +47,8 @@ def _told(folder: Path, process: gpu_process.GpuProcess) -> str:
     return note.read_text()
 
 
-def test_programs_run_beside_each_other_and_a_crash_costs_one_process(measurer: GpuMeasurer, tmp_path: Path) -> None:
-    before = [gpu.process for gpu in measurer._runner.gpus]
+def test_programs_run_beside_each_other_and_a_crash_costs_one_process(measurer: Engine, tmp_path: Path) -> None:
+    before = [gpu.process for gpu in measurer.devices.gpus]
     assert [_told(tmp_path, process) for process in before] == ["GPU-a", "GPU-b"]
     results = list(measurer.measure([program(sleeps, "sleeps"), *(program(good(n), str(n)) for n in (1, 2, 4))]))
     assert [m.failure for m in results] == [None] * 4
@@ -64,14 +62,14 @@ def test_programs_run_beside_each_other_and_a_crash_costs_one_process(measurer: 
     kinds = {label: m.failure.kind for label, m in last.items() if m.failure is not None}
     assert kinds == {"crash": FailureKind.CRASH, "wrong": FailureKind.WRONG_RESULT}
     assert last["8"].verified
-    after = [gpu.process for gpu in measurer._runner.gpus]
+    after = [gpu.process for gpu in measurer.devices.gpus]
     assert sum(a is b for a, b in zip(before, after, strict=True)) == 1
 
 
 @pytest.mark.skipif(bool(find_devices()), reason="this machine has a GPU")
 def test_without_a_gpu_a_measurer_says_so_at_once() -> None:
     with pytest.raises(TargetError, match="no NVIDIA GPU answers here: 'slipstream doctor'"):
-        GpuMeasurer(resolve_target("cuda:sm_90"), {})
+        gpu_measurer(resolve_target("cuda:sm_90"), {})
 
 
 @pytest.mark.parametrize(

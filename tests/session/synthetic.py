@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,8 +17,6 @@ from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.machine.target import resolve_target
 from slipstream.measure import reference_text
-from slipstream.measure.replay import SimulatedClock
-from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 from slipstream.program.space import Realized, Space
 from slipstream.search.random import Random
 from slipstream.search.types import Question, Search
@@ -31,56 +27,13 @@ from slipstream.session.loop import Session
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, Store
+from slipstream.testing.measurer import TRIAL_SECONDS, SyntheticMeasurer, hashed
+
+__all__ = ["TRIAL_SECONDS", "SyntheticMeasurer", "hashed"]
 
 MODEL = "zoo:tiny_cnn"
 HARDWARE = {"kind": "simulated"}
 PEAK_FLOPS = 1e11
-TRIAL_SECONDS = 0.25
-
-Seconds = Callable[[Candidate], float | FailureKind]
-
-
-def hashed(candidate: Candidate, seed: int = 0) -> float | FailureKind:
-    """0.1 to 10.1 ms by a hash of the program's text; one program in ten fails."""
-    digest = hashlib.blake2b(f"{seed}:{candidate.operator}:{candidate.module}".encode(), digest_size=8).digest()
-    number = int.from_bytes(digest, "big") / 2**64
-    return FailureKind.RUN_ERROR if number < 0.1 else 1e-4 + 1e-2 * number
-
-
-class SyntheticMeasurer:
-    """SIMULATES: nothing is built or run. A program's seconds are what `seconds` makes of it, by default a hash.
-
-    A trial takes a quarter of a second of the simulated `clock` and `pause` real ones. `log` gets a line for every
-    program that was measured, so that those of a process that is killed can be counted.
-    """
-
-    def __init__(
-        self, seconds: Seconds = hashed, *, clock: SimulatedClock | None = None, pause: float = 0.0, log: Any = None
-    ) -> None:
-        self._seconds, self._pause, self._log = seconds, pause, log
-        self.clock = clock or SimulatedClock()
-        self.measured: list[Candidate] = []
-
-    def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:
-        for program in programs:
-            started = self.clock.now()
-            self.clock.advance(TRIAL_SECONDS)
-            time.sleep(self._pause)
-            self.measured.append(program)
-            if self._log:
-                with Path(self._log).open("a") as file:
-                    file.write(f"{program.label}\n")
-            yield self._answer(program, started)
-
-    def _answer(self, program: Candidate, started: float) -> Measurement:
-        times = {"build_seconds": 0.2, "run_seconds": 0.05, "started_at": started}
-        seconds = self._seconds(program)
-        if isinstance(seconds, FailureKind):
-            return Measurement(program, failure=Failure(seconds, "simulated"), **times)
-        return Measurement(program, (seconds, seconds, seconds), verified=True, **times)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 class Scored:

@@ -17,7 +17,7 @@ import tvm
 from tvm import tirx
 
 from slipstream.machine.target import resolve_target
-from slipstream.measure import LocalMeasurer, reference_text
+from slipstream.measure import cpu_measurer, reference_text
 from slipstream.measure.types import Candidate, FailureKind, Measurement
 from slipstream.program.space import Program, Realized
 from slipstream.search.types import Question
@@ -228,7 +228,7 @@ class RealMeasurer(SyntheticMeasurer):
     def __init__(self) -> None:
         super().__init__()
         references = {key: reference_text(operator.func) for key, operator in operators().items()}
-        self.local = LocalMeasurer(resolve_target(), references)
+        self.local = cpu_measurer(resolve_target(), references)
 
     def measure(self, programs: Any) -> Any:
         yield from self.local.measure(programs)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slipstream.measure import LocalMeasurer, MeasureConfig
+from slipstream.measure import MeasureConfig, cpu_measurer
 from slipstream.measure.types import Measurer
 from slipstream.plugins import Context, make
 from slipstream.search.random import Random
 from slipstream.search.types import Search
 from slipstream.store import Store
+from slipstream.testing.measurer import SyntheticMeasurer
 from slipstream.testing.measurer_suite import MeasurerSuite
 from slipstream.testing.search_suite import SearchSuite
 from slipstream.testing.store_suite import StoreSuite
-from tests.session.synthetic import Scored, SyntheticMeasurer
+from tests.session.synthetic import Scored
 
 
 class TestDiffusion(SearchSuite):
@@ -40,11 +41,9 @@ class TestScored(SearchSuite):
 
 
 class TestLocal(MeasurerSuite):
-    takes_none = False
-
     def make(self, context: Context) -> Measurer:
         assert context.target is not None
-        return LocalMeasurer(context.target, context.references, MeasureConfig(run_seconds=5.0))
+        return cpu_measurer(context.target, context.references, MeasureConfig(run_seconds=5.0))
 
 
 class TestSynthetic(MeasurerSuite):

@@ -1,13 +1,12 @@
 """The process that has a GPU, as its owner sees it; `gpu_worker.py` is what it does.
 
-It is started afresh and not forked: CUDA does not work in a child of a process that has touched it, and whether some
-library of the parent did is hard to say. Starting takes seconds, so the next one is started before it is needed.
+It is started, not forked: CUDA does not work in a child of a process that has touched it, and whether some library of
+the parent has is hard to tell. Starting takes seconds, so the next one is started before it is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import subprocess
@@ -15,21 +14,21 @@ import sys
 
 from slipstream.processes.channel import Channel
 from slipstream.processes.child import child_environment
-from slipstream.processes.fork_server import End, last_lines
+from slipstream.processes.fork_server import End
+from slipstream.processes.log import last_lines, open_log
 
 WORKER = "slipstream.measure.devices.gpu_worker"
 _PATIENCE = 5.0
 
 
 class GpuProcess:
-    """It answers `launch` and `launch_again` over `channel`, one at a time. Of all GPUs it sees `gpu` alone."""
+    """It answers `launch`, `sample` and `forget` over `channel`, one at a time. Of all GPUs it sees `gpu` alone."""
 
     def __init__(self, gpu: str) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.is_new = True
-        self._log = os.memfd_create("slipstream-log", os.MFD_CLOEXEC)
-        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
+        self._log = open_log()
         self._process = subprocess.Popen(
             [sys.executable, "-m", WORKER, str(theirs.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
@@ -50,7 +49,7 @@ class GpuProcess:
         return last_lines(self._log)
 
     def end(self) -> End:
-        """How it ended; one that does not go is killed."""
+        """How it ended; one that does not end is killed."""
         try:
             status = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:

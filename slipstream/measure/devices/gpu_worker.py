@@ -1,4 +1,4 @@
-"""What the process that has a GPU does: run one program after another for its owner, until that hangs up.
+"""What the process that has a GPU does: run one program after another until its owner closes the channel.
 
 Started by `gpu_process.py`, never by hand.
 """
@@ -9,9 +9,7 @@ import contextlib
 import signal
 import socket
 import sys
-from typing import Any
 
-from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel, ChannelClosedError
 from slipstream.processes.child import die_with_parent
 
@@ -25,26 +23,16 @@ def main() -> None:
 
     import_tvm_without_torch()
     from slipstream.machine.cuda_libraries import load_runtime
-    from slipstream.measure.devices.gpu_launcher import Launcher
+    from slipstream.measure.devices.launcher import Launcher
 
     load_runtime()
-    launcher = Launcher()
+    import tvm
+
+    launcher = Launcher(tvm.cuda(0))
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     with contextlib.suppress(ChannelClosedError):
         while True:
-            channel.send(_answer(launcher, channel.receive()))
-
-
-def _answer(launcher: Any, request: dict[str, Any]) -> dict[str, Any]:
-    jobs = {"launch": launcher.launch, "launch_again": launcher.launch_again}
-    (job, options), *_ = request.items()
-    try:
-        answer: dict[str, Any] = jobs[job](**options)
-        return answer
-    except Exception as error:  # TVM raises whatever it likes; any of it is this program's failure
-        text = str(error).strip() or type(error).__name__
-        kind = FailureKind.OUT_OF_MEMORY if "out of memory" in text else FailureKind.RUN_ERROR
-        return {"failure": kind.value, "message": text.splitlines()[-1]}
+            channel.send(launcher.answer(channel.receive()))
 
 
 if __name__ == "__main__":

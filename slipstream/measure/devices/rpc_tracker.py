@@ -1,4 +1,4 @@
-"""Talking to TVM's RPC tracker, without TVM: who serves, and may I have one?
+"""A client of TVM's RPC tracker, without TVM: which servers there are, and a request for one.
 
 The protocol is the one at the top of `tvm/rpc/tracker.py`: a magic number each way, then messages of a 32-bit
 length and JSON.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import select
 import socket
 import struct
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
 from slipstream.errors import SlipstreamError
+from slipstream.processes.channel import Channel
 
 _MAGIC = struct.pack("<i", 0x2F271)
 _SUCCESS, _REQUEST, _SUMMARY = 0, 4, 6
@@ -67,18 +67,21 @@ class Tracker:
         return sorted({key for key, _ in self._registered()})
 
     def _registered(self) -> list[tuple[str, str]]:
-        self._say([_SUMMARY])
+        self._send([_SUMMARY])
         info = self._answer()["server_info"]
         return [(server["key"].removeprefix("server:"), ":".join(map(str, server["addr"]))) for server in info]
 
-    def request(self, key: str, owner: Connection) -> Grant:
-        """Queue for a server with `key`, for as long as it takes; `EOFError` when `owner` hangs up meanwhile.
+    def request(self, key: str, owner: Channel) -> Grant:
+        """Queue for a server with `key`, for as long as it takes; `EOFError` if `owner` closes meanwhile.
 
-        A server granted to one who has gone is lost to everybody for some seconds.
+        A server granted to a client that has ended is unusable for some seconds.
         """
-        self._say([_REQUEST, key, "", _PRIORITY])
-        if owner in wait([self._socket, owner]):
-            raise EOFError("whoever wanted a device has gone")
+        self._send([_REQUEST, key, "", _PRIORITY])
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(owner, select.POLLIN)
+        if owner.fileno() in dict(poll.poll()):
+            raise EOFError("the owner of this request has ended")
         host, port, match_key = self._answer()
         return Grant(host, port, match_key)
 
@@ -88,12 +91,10 @@ class Tracker:
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _say(self, message: list[Any]) -> None:
+    def _send(self, message: list[Any]) -> None:
         data = json.dumps(message).encode()
         try:
             self._socket.sendall(struct.pack("<i", len(data)) + data)

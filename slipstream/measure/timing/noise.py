@@ -1,4 +1,4 @@
-"""Whether the machine had its mind on our work: waiting for a core, and a reference kernel timed now and then."""
+"""Whether the machine was busy with something else: waiting for a core, and a reference kernel timed now and then."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from slipstream.statistics import median
 
 # Threads that had to wait for a core for more than this share of the time were not measured alone.
 MOST_WAITING = 0.05
+# The reference kernel is a parallel matmul of this size, timed with (runs a sample, samples), at most so often.
+PROBE_SIZE = 256
+PROBE = (2, 5)
+PROBE_SECONDS = 1.0
 
 
 def seconds_waited() -> float:

@@ -1,9 +1,10 @@
-"""A TVM RPC server that outlives the programs it runs: `python -m slipstream.measure.devices.rpc_server --key NAME`.
+"""A TVM RPC server that outlives the programs it runs: `python -m slipstream.measure.rpc_server --key NAME`.
 
-It is TVM's own server (same protocol, same tracker) but for how it looks after a session. The stock one ends
-for good when a program crashes, and stays busy until the session's time is up when a program hangs and its
-client has left. This one notices both, cleans up and registers again. It also starts in half the time, since
-it is one process and not two, and binds to loopback unless told otherwise.
+It is TVM's own server (same protocol, same tracker) with another supervision of sessions. The stock one leaves the
+tracker when a program crashes, and stays busy until the session's time is up when a program hangs and its client has
+ended. This one notices both, cleans up and registers again. It also offers functions that measuring uses
+(`devices/rpc_functions.py`), starts in half the time, since it is one process and not two, and binds to loopback unless
+another address is given.
 
 It runs whatever code it is sent, with the rights of the user who started it.
 """
@@ -34,21 +35,21 @@ _log = logging.getLogger("slipstream.rpc_server")
 
 
 def serve(host: str, port: int | None, tracker: tuple[str, int], key: str, threads: int | None = None) -> None:
-    """Register with `tracker` under `key` and serve one session at a time, for ever."""
+    """Register with `tracker` under `key` and serve one session at a time, until killed."""
     import_tvm_without_torch()
     from tvm.rpc import server as stock
 
-    def look_after(sock: socket.socket, address: Any, options: dict[str, float], load_library: Any) -> None:
-        _look_after_session(sock, address, options.get("timeout"), threads)
+    def supervise(sock: socket.socket, address: Any, options: dict[str, float], load_library: Any) -> None:
+        _supervise_session(sock, address, options.get("timeout"), threads)
 
-    stock._serving = look_after
+    stock._serving = supervise
     listener = _listen(host, port)
     port = listener.getsockname()[1]
     _log.info("serving %r on %s:%d, tracker %s:%d", key, host, port, *tracker)
     stock._listen_loop(listener, port, key, tracker, None, None)
 
 
-def _look_after_session(sock: socket.socket, address: Any, timeout: float | None, threads: int | None) -> None:
+def _supervise_session(sock: socket.socket, address: Any, timeout: float | None, threads: int | None) -> None:
     """Run one session in a child until it ends, its client leaves or its time is up."""
     from tvm.rpc import _ffi_api
     from tvm.support import utils
@@ -84,11 +85,13 @@ def _run_session(sock: socket.socket, directory: Any, threads: int | None) -> No
     from tvm.rpc import server as stock
 
     from slipstream.machine.threads import use_threads
+    from slipstream.measure.devices.rpc_functions import register
 
     os.setsid()
     die_with_parent()
     os.chdir(directory.path)
     use_threads(threads)
+    register()
     stock._serve_loop(sock, None, directory)
     # No destructors: the directory is the parent's to remove.
     os._exit(0)
@@ -135,7 +138,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m slipstream.measure.devices.rpc_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m slipstream.measure.rpc_server", description=__doc__)
     parser.add_argument("--tracker", type=_address, default=("127.0.0.1", 9190), help="HOST:PORT (127.0.0.1:9190)")
     parser.add_argument("--key", required=True, help="the name under which clients ask for this kind of device")
     parser.add_argument("--host", default="127.0.0.1", help="the address to bind to (127.0.0.1)")

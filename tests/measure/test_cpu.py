@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from tvm import s_tir, te
 
 from slipstream.errors import SlipstreamError
 from slipstream.machine.target import resolve_target
-from slipstream.measure import Candidate, FailureKind, LocalMeasurer, MeasureConfig, Settling, reference_text
+from slipstream.measure import Candidate, Engine, FailureKind, MeasureConfig, Settling, cpu_measurer, reference_text
 from tests.measure import misbehaving
 
 MATMUL = "matmul"
@@ -44,19 +45,19 @@ def scheduled_matmul(tile: int, *, prepack: bool, label: str = "") -> Candidate:
 
 
 @pytest.fixture(scope="module")
-def measurer() -> Iterator[LocalMeasurer]:
+def measurer() -> Iterator[Engine]:
     references = {MATMUL: reference_text(unscheduled_matmul()), misbehaving.KEY: reference_text(misbehaving.good(1))}
-    with LocalMeasurer(resolve_target(), references, MeasureConfig(run_seconds=5.0)) as measurer:
+    with cpu_measurer(resolve_target(), references, MeasureConfig(run_seconds=5.0)) as measurer:
         yield measurer
 
 
-def test_prepacked_weights_are_timed_packed_and_compared_with_the_reference(measurer: LocalMeasurer) -> None:
+def test_prepacked_weights_are_timed_packed_and_compared_with_the_reference(measurer: Engine) -> None:
     results = list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (4, 16, 32)]))
     assert [m.failure for m in results] == [None] * 3
     assert all(m.verified and m.samples for m in results)
 
 
-def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasurer) -> None:
+def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: Engine) -> None:
     good = scheduled_matmul(8, prepack=True)
     mod = tvm.ir.load_json(good.module)
     # The rewrite block stores to b_global[v1 // 8, v0 // 8, v0 % 8, v1 % 8]: swap two tile axes of equal extent.
@@ -69,7 +70,23 @@ def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: LocalMeasur
     assert result.failure.kind is FailureKind.WRONG_RESULT
 
 
-def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMeasurer) -> None:
+def test_a_doubtful_reference_is_computed_again_before_a_program_is_called_wrong(measurer: Engine) -> None:
+    list(measurer.measure([misbehaving.program(misbehaving.good(2), "2")]))
+    spoil_reference(measurer, misbehaving.KEY)
+    (result,) = measurer.measure([misbehaving.program(misbehaving.good(4), "4")])
+    assert result.failure is None
+    assert result.verified
+    assert measurer._references[misbehaving.KEY].plain
+
+
+def spoil_reference(measurer: Engine, operator: str) -> None:
+    """Overwrite the first expected result of an operator, as a default program that is wrong would have."""
+    reference = measurer._references[operator]
+    (output,) = [slot for slot in reference.layout if slot["written"]]
+    os.pwrite(reference.arena, np.float32(12345).tobytes(), output["offset"])
+
+
+def test_results_stream_and_programs_are_taken_only_as_needed(measurer: Engine) -> None:
     taken: list[int] = []
 
     def propose() -> Iterator[Candidate]:
@@ -83,7 +100,7 @@ def test_results_stream_and_programs_are_taken_only_as_needed(measurer: LocalMea
     assert len(list(stream)) == 5
 
 
-def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
+def test_equal_code_is_run_once(measurer: Engine) -> None:
     one, same_text = (scheduled_matmul(1, prepack=False, label=label) for label in ("one", "same text"))
     mod = tvm.ir.load_json(one.module)
     annotated = tvm.IRModule({"main": mod["main"].with_attr("comment", "changes nothing in the code")})
@@ -99,7 +116,7 @@ def test_equal_code_is_run_once(measurer: LocalMeasurer) -> None:
     assert again[0].program == one
 
 
-def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
+def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
     list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (16, 32)]))
     sch = s_tir.Schedule(tvm.IRModule({"main": unscheduled_matmul()}))
     i, j, k = sch.get_loops(sch.get_sblock("c"))
@@ -112,7 +129,7 @@ def test_a_slow_program_is_given_up_early(measurer: LocalMeasurer) -> None:
     assert result.median > measurer.best[MATMUL].median
 
 
-def test_finalists_are_sampled_in_turn_until_one_wins(measurer: LocalMeasurer) -> None:
+def test_finalists_are_sampled_in_turn_until_one_wins(measurer: Engine) -> None:
     results = list(measurer.measure([scheduled_matmul(tile, prepack=True, label=f"f{tile}") for tile in (2, 8, 64)]))
     settling = Settling(near=10.0, least_rounds=6, most_rounds=12)
     settled = measurer.settle(results, np.random.default_rng(0), settling)
@@ -123,7 +140,7 @@ def test_finalists_are_sampled_in_turn_until_one_wins(measurer: LocalMeasurer) -
 
 
 def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudly(
-    measurer: LocalMeasurer, caplog: pytest.LogCaptureFixture
+    measurer: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         results = list(measurer.measure([Candidate(MATMUL, "{}", "nonsense"), Candidate(MATMUL, "[", "worse")]))
@@ -132,15 +149,15 @@ def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudl
     assert "build error" in caplog.text
 
 
-def test_an_operator_without_reference_is_a_mistake_of_the_caller(measurer: LocalMeasurer) -> None:
+def test_an_operator_without_reference_is_a_mistake_of_the_caller(measurer: Engine) -> None:
     with pytest.raises(SlipstreamError, match="its reference was not given"):
         list(measurer.measure([Candidate("unheard of", "{}")]))
 
 
-def test_idle_workers_share_their_memory(measurer: LocalMeasurer) -> None:
-    server = measurer._runner.server
+def test_idle_workers_share_their_memory(measurer: Engine) -> None:
+    server = measurer.server
     before = used_by_family(server.pid)
-    workers = [server.fork() for _ in range(4)]
+    workers = [server.fork("build") for _ in range(4)]
     for worker in workers:
         worker.channel.send({"unheard of": {}})  # answered once the worker is up
         worker.channel.receive(10.0)

@@ -1,46 +1,26 @@
-"""What is concluded from failing devices, which programs are the same, and mistakes made before any device is asked."""
+"""What is concluded from failing devices, and mistakes made before any device is asked."""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import pytest
 
 from slipstream.errors import TargetError
 from slipstream.machine.target import Target, resolve_target
-from slipstream.measure.devices.rpc import DeviceError, RpcMeasurer
-from slipstream.measure.devices.rpc_server import main as server_main
-from slipstream.measure.devices.rpc_tracker import Tracker
-from slipstream.measure.devices.rpc_trials import Attempt, Mishap, Round, Trial, conclude
-from slipstream.measure.types import Candidate, FailureKind
+from slipstream.measure import FailureKind, rpc_measurer
+from slipstream.measure.devices.rpc_attempts import Attempt, Mishap, conclude
+from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
+from slipstream.measure.rpc_server import main as server_main
 
 HOST = "127.0.0.1"
-
-
-def test_programs_that_become_the_same_code_are_run_once(tmp_path: Path) -> None:
-    first, same, again, later = (Candidate("add", module) for module in ("a", "b", "b", "b"))
-    work = Round(iter([]))
-    assert [work.is_new(p) for p in (first, same, again)] == [True, True, False]
-    trial, twin = (Trial(p, tmp_path / p.module, 0.0, fingerprint="f") for p in (first, same))
-    work.built(trial)
-    work.built(twin)
-    assert list(work.waiting) == [trial]
-    work.finish(trial, trial.measurement((1.0,)))
-    assert not work.is_new(later)
-    assert [(m.program, m.samples, m.duplicate) for m in work.done] == [
-        (first, (1.0,), False),
-        (same, (1.0,), True),
-        (again, (1.0,), True),
-        (later, (1.0,), True),
-    ]
 
 
 def test_no_tracker_is_an_error_that_says_how_to_start_one() -> None:
     with socket.create_server((HOST, 0)) as probe:
         unused = probe.getsockname()[1]
     with pytest.raises(DeviceError, match=r"no RPC tracker at .* start one with 'python -m tvm.exec.rpc_tracker"):
-        RpcMeasurer(HOST, unused, "any", resolve_target("cpu"))
+        rpc_measurer(HOST, unused, "any", resolve_target("cpu"), {})
 
 
 def test_a_port_that_speaks_something_else_is_not_taken_for_a_tracker() -> None:
@@ -50,7 +30,7 @@ def test_a_port_that_speaks_something_else_is_not_taken_for_a_tracker() -> None:
 
 def test_another_architecture_is_refused() -> None:
     with pytest.raises(TargetError, match="cannot link for riscv64"):
-        RpcMeasurer(HOST, 1, "any", Target("riscv64", "any", (), (), 1))
+        rpc_measurer(HOST, 1, "any", Target("riscv64", "any", (), (), 1), {})
 
 
 def test_our_server_wants_a_tracker_it_can_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,98 @@
+"""What the engine asks of the devices of one kind: this machine's CPU, its GPUs, or remote ones.
+
+A built program is handed to a device with `start` and answered by `collect`; which of several devices runs it is up to
+them. An answer has `samples`, `stopped_early`, `allocate_seconds`, `run_seconds` and `noisy`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import SlipstreamError
+from slipstream.measure.timing.noise import Drift
+from slipstream.measure.trial import Answer, Trial
+from slipstream.measure.types import Failure
+from slipstream.processes.channel import Speaker
+from slipstream.processes.fork_server import ForkServer
+
+Outcome = Answer | Failure | None
+"""The answer to a run; why it failed; None if the device failed and the program is to be started again."""
+
+
+class DeviceLostError(SlipstreamError):
+    """The device that holds the finalists of a comparison has failed."""
+
+
+class Devices(ABC):
+    """`exclusive`: nothing may be built while a program runs. `most_waiting` built programs may wait for a device.
+
+    `build_cpu_seconds` limits the processor time of generating a library. `server_options` are for `roles.prepare`,
+    `server_environment` for the process it runs in. `drifts` say how long the reference kernel took on each device.
+    """
+
+    exclusive = False
+    most_waiting = math.inf
+    build_cpu_seconds: float | None = None
+
+    def __init__(self) -> None:
+        self.server_options: dict[str, Any] = {}
+        self.server_environment: Mapping[str, str] = {}
+        self.drifts: dict[str, Drift] = {}
+
+    def attach(self, server: ForkServer) -> None:
+        """Use this fork server from now on; runs that were under way are forgotten."""
+        self._server = server
+
+    def build_request(self, trial: Trial) -> dict[str, Any]:
+        """What a worker that has lowered the program is to do: a library, or code in its own memory."""
+        trial.library = str(self._server.scratch / f"{trial.worker.name if trial.worker else 0}.so")
+        return {"generate_library": {"path": trial.library, "cpu_seconds": self.build_cpu_seconds}}
+
+    def acquire(self, waiting: int) -> str:
+        """Obtain devices for `waiting` programs, without blocking; why there are none if that is final for now."""
+        return ""
+
+    @abstractmethod
+    def is_free(self, trial: Trial) -> bool:
+        """Whether `start` finds an idle device for this program."""
+
+    @abstractmethod
+    def start(self, trial: Trial, request: dict[str, Any], *, keep: bool) -> None:
+        """Run a built program on an idle device. One to `keep` can be sampled afterwards."""
+
+    @abstractmethod
+    def speakers(self) -> Sequence[Speaker]:
+        """The processes that may answer now."""
+
+    @abstractmethod
+    def collect(self, ready: Collection[Speaker]) -> Iterator[tuple[Trial, Outcome]]:
+        """The runs that have ended, given the speakers that have sent something."""
+
+    def quiet(self, building: Sequence[Trial]) -> AbstractContextManager[None]:
+        """Pause the workers of `building`, so that programs run alone."""
+        return nullcontext()
+
+    def only_one(self) -> AbstractContextManager[None]:
+        """Start programs on one device alone, for a comparison between them."""
+        return nullcontext()
+
+    @abstractmethod
+    def sample(self, trial: Trial, number: int) -> float:
+        """Seconds of a run of a program that was kept, as the mean of `number`; infinite if it fails now."""
+
+    def release(self, trial: Trial) -> None:
+        """Free what is held for a trial that has ended."""
+        if trial.library:
+            Path(trial.library).unlink(missing_ok=True)
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Forget the runs under way."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to close
+        """End the devices' own processes."""

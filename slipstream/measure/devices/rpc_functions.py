@@ -1,0 +1,55 @@
+"""What our RPC server offers beyond TVM's: timing with several copies of the weights, and waiting for a core."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from typing import Any
+
+from slipstream.measure.timing.noise import seconds_waited
+
+TIME_IN_TURN = "slipstream.time_in_turn"
+SECONDS_WAITED = "slipstream.seconds_waited"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Take `repeat` samples of `number` runs each, of a program with so many `arguments`, with copies of `weights`."""
+
+    number: int
+    repeat: int
+    arguments: int
+    weights: tuple[int, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def time_in_turn(plan: str, module: Any, *tensors: Any) -> str:
+    """Seconds of a run, as JSON; every run takes the next copy of the weights. `tensors`: the arguments, the copies."""
+    asked = Plan(**json.loads(plan))
+    arguments, copies = list(tensors[: asked.arguments]), tensors[asked.arguments :]
+    sets = [arguments]
+    for start in range(0, len(copies), len(asked.weights)):
+        sets.append(list(arguments))
+        for position, tensor in zip(asked.weights, copies[start:], strict=False):
+            sets[-1][position] = tensor
+    function, turns = module["main"], cycle(sets)
+    function(*next(turns))
+    seconds = []
+    for _ in range(asked.repeat):
+        began = time.perf_counter()
+        for _ in range(asked.number):
+            function(*next(turns))
+        seconds.append((time.perf_counter() - began) / asked.number)
+    return json.dumps(seconds)
+
+
+def register() -> None:
+    """Let clients of this process call these functions."""
+    import tvm_ffi
+
+    tvm_ffi.register_global_func(TIME_IN_TURN, time_in_turn, override=True)
+    tvm_ffi.register_global_func(SECONDS_WAITED, seconds_waited, override=True)
