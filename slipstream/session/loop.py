@@ -85,6 +85,7 @@ class Session:
         self._began = clock() - elapsed
         self._programs = StoredPrograms(store)
         self._learning = CostLearning(cost, store, session, clock)
+        self._finished = 0  # slots; the elapsed time does not order them, since a kill sets it back
         self.history = StoredHistory.of(store, session).history
         snapshot.operators = [operator.row for operator in self.history.operators.values()]
         self._open: dict[int, _OpenSlot] = {}
@@ -256,8 +257,14 @@ class Session:
         self.history.end(number, self.elapsed, exhausted=exhausted)
         operator.update_row(self.settings.patience_trials, self.settings.most_trials)
         started = self._clock()
-        stats = {"best": finite(operator.best), "elapsed": self.elapsed, "exhausted": exhausted}
+        stats = {
+            "best": finite(operator.best),
+            "elapsed": self.elapsed,
+            "exhausted": exhausted,
+            "order": self._finished,
+        }
         self.store.finish_slot(self.session, number, stats)
+        self._finished += 1
         if slot.default:
             return
         self._note_round(slot.trials)
@@ -401,11 +408,12 @@ class Session:
     def _recall(self) -> None:
         """Take in what the session did before, and open the slots it was in the middle of."""
         slots = self.store.slots(self.session)
+        self._finished = sum(slot.finished for slot in slots)
         measured = self._recall_trials(slots)
         if self.search.uses_score:
             self._learning.restore()
             ended = [slot for slot in slots if slot.finished and not self._learning.has_learned(slot.slot)]
-            for slot in sorted(ended, key=lambda slot: (slot.stats.get("elapsed", 0.0), slot.slot)):
+            for slot in sorted(ended, key=lambda slot: (slot.stats.get("order", 0), slot.slot)):
                 self._learning.learn(slot.slot, self.operators[slot.operator], self._stored(slot).values())
         for slot in slots:
             if not slot.finished:

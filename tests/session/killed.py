@@ -36,13 +36,13 @@ def main(store: str, log: str, state: str, trials: str, cost: str) -> None:
 
 def _wait_or_kill(child: int, log: Path, chance: random.Random) -> int | None:
     """Kill the child somewhere between its start and a few trials later; its exit status if it was through before."""
-    wanted = _measured(log) + chance.randint(0, 5)
+    wanted = _measured(log) + chance.randint(0, 3)
     while _measured(log) < wanted:
         finished, status = os.waitpid(child, os.WNOHANG)
         if finished:
             return status
         time.sleep(0.001)
-    time.sleep(chance.uniform(0, 0.1))
+    time.sleep(chance.uniform(0, 0.03))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     return None if os.WIFSIGNALED(status) else status
@@ -54,7 +54,7 @@ def _measured(log: Path) -> int:
 
 def _attempt(store: Path, log: Path, state: Path, trials: int, cost: str) -> None:
     try:
-        measurer = SyntheticMeasurer(pause=0.01, log=log)
+        measurer = SyntheticMeasurer(pause=0.02, log=log)
         session, _ = play(store, Budget(trials=trials), measurer, proposer=Scored(), cost=cost, **SETTINGS)
         state.write_bytes(session.cost.state())
         os._exit(0)
