@@ -9,12 +9,13 @@ from typing import Any
 
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
-from slipstream.artifact.runtime import Executor, Outputs
+from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmExecutor
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.machine.cuda import find_device
-from slipstream.machine.target import lacking_features
+from slipstream.machine.target import available_cores, lacking_features
+from slipstream.runtime.library import ModelLibrary
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
 
@@ -47,13 +48,22 @@ class CompiledModel:
 
 
 def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
-    """Load what `compile` or `tune` wrote. `threads` defaults to every core this process may use."""
+    """Load what `compile` or `tune` wrote. `threads` defaults to what the model was compiled for, or to the cores that
+    this process may use if these are fewer."""
     directory = artifact_in(Path(directory))
     manifest = Manifest.read(directory)
     _check_machine(directory, manifest)
     _check_files(directory, manifest)
+    threads = min(threads or manifest.threads, available_cores())
     executor = open_executor(
-        directory, manifest.library, manifest.weights, manifest.inputs, manifest.outputs, threads, manifest.gpu
+        directory,
+        manifest.library,
+        manifest.weights,
+        manifest.inputs,
+        manifest.outputs,
+        threads,
+        manifest.gpu,
+        manifest.prefix,
     )
     return CompiledModel(directory, manifest, executor)
 
@@ -64,10 +74,18 @@ def open_executor(
     weights: Sequence[WeightSpec],
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    threads: int | None,
+    threads: int,
     gpu: str = "",
+    prefix: str = "",
 ) -> Executor:
     """The code and the weights in `directory`, ready to be called."""
+    if prefix:
+        try:
+            return LibraryExecutor(
+                ModelLibrary(directory / library, prefix, directory / WEIGHTS, outputs, threads), inputs, outputs
+            )
+        except (OSError, AttributeError) as error:
+            raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
     import tvm
 
     if gpu:
@@ -78,7 +96,7 @@ def open_executor(
         mapped = map_weights(directory / WEIGHTS, weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
-    return Executor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
+    return TvmExecutor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:

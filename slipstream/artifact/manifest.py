@@ -66,6 +66,7 @@ class Manifest:
     tuned: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     dtype: str = "float32"  # what a float32 model's products are computed in
+    prefix: str = ""  # of the functions of a library that runs by itself; without one TVM's runtime runs it
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:
