@@ -78,89 +78,87 @@ def _calls_runtime(func: tirx.PrimFunc) -> bool:
     return bool(found)
 
 
+# A tensor of the plan by its number, or several.
+_Value = int | tuple["_Value", ...]
+
+
 class _Planner:
-    """Follows the bindings of `main`; each variable is a tensor, a storage or an entry of the weights."""
+    """Follows the bindings of `main`: each variable is a tensor, a tuple of tensors, or a storage."""
 
     def __init__(self, main: relax.Function) -> None:
         *inputs, self._weights = main.params
         self._tensors: list[PlannedTensor] = []
-        self._by_var: dict[Any, int] = {}
+        self._values: dict[Any, _Value] = {}
         self._storages: dict[Any, int] = {}
-        self._results: list[int] = []  # tensors with memory of their own, which may turn out to be outputs
+        self._results = 0  # tensors with memory of their own, which may turn out to be outputs
         self._steps: list[Step] = []
         self._arena = 0
         for index, parameter in enumerate(inputs):
-            self._by_var[parameter] = self._add(Place.INPUT, index, parameter.ty)
+            self._values[parameter] = self._add(Place.INPUT, index, parameter.ty)
 
     def bind(self, var: Any, value: Any) -> None:
-        if isinstance(value, relax.Var):
-            self._alias(var, value)
-        elif isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(self._weights):
-            self._by_var[var] = self._add(Place.WEIGHTS, value.index, var.ty)
-        elif isinstance(value, relax.Call):
+        if isinstance(value, relax.Call):
             self._call(var, value)
-        elif not isinstance(value, relax.ShapeExpr | relax.Tuple):
-            raise UnplannableError(f"main binds a {type(value).__name__}")
-        else:
-            self._by_var[var] = -1  # used by nobody but `finish`, which looks at the expression
-            self._last = (var, value)
+        elif isinstance(value, relax.Var) and value in self._storages:
+            self._storages[var] = self._storages[value]
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(self._weights):
+            self._values[var] = self._add(Place.WEIGHTS, value.index, var.ty)
+        elif not isinstance(value, relax.ShapeExpr):
+            self._values[var] = self._value(value)
 
     def finish(self, result: Any) -> Plan:
-        values = self._values_of(result)
-        outputs = [self._tensor_of(value) for value in values]
-        tensors = list(self._tensors)
-        # Memory of its own that is (a view of) an output becomes that output's; what is left goes into the arena.
-        claimed: set[int] = set()
+        value = self._value(result)
+        outputs = tuple(self._one(each) for each in value) if isinstance(value, tuple) else (value,)
+        # Memory that is (a view of) an output becomes that output's; what is left goes into the arena.
+        place_of: dict[int, tuple[Place, int]] = {}
         for number, output in enumerate(outputs):
-            root = tensors[output]
-            if root.place is not Place.OUTPUT or root.offset in claimed or root.offset >= 0:
-                continue
-            claimed.add(root.offset)
-            for index, tensor in enumerate(self._tensors):
-                if tensor.place is Place.OUTPUT and tensor.offset == root.offset:
-                    tensors[index] = PlannedTensor(Place.OUTPUT, number, tensor.shape, tensor.dtype)
-        places: dict[int, int] = {}
-        for index, tensor in enumerate(tensors):
-            if tensor.place is Place.OUTPUT and tensor.offset < 0:
-                if tensor.offset not in places:
-                    places[tensor.offset] = self._reserve(tensor.nbytes)
-                tensors[index] = PlannedTensor(Place.ARENA, places[tensor.offset], tensor.shape, tensor.dtype)
-        return Plan(tuple(tensors), tuple(self._steps), tuple(outputs), self._arena)
+            tensor = self._tensors[output]
+            if tensor.place is Place.OUTPUT:
+                place_of.setdefault(tensor.offset, (Place.OUTPUT, number))
+        for tensor in self._tensors:
+            if tensor.place is Place.OUTPUT and tensor.offset not in place_of:
+                place_of[tensor.offset] = (Place.ARENA, self._reserve(tensor.nbytes))
+        tensors = tuple(
+            PlannedTensor(*place_of[tensor.offset], tensor.shape, tensor.dtype)
+            if tensor.place is Place.OUTPUT
+            else tensor
+            for tensor in self._tensors
+        )
+        return Plan(tensors, tuple(self._steps), outputs, self._arena)
 
-    def _values_of(self, result: Any) -> list[Any]:
-        last = getattr(self, "_last", None)
-        if isinstance(result, relax.Var) and last is not None and result.same_as(last[0]):
-            result = last[1]
-        return list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    def _value(self, expression: Any) -> _Value:
+        if isinstance(expression, relax.Tuple):
+            return tuple(self._value(field) for field in expression.fields)
+        if isinstance(expression, relax.TupleGetItem):
+            whole = self._value(expression.tuple_value)
+            if isinstance(whole, tuple):
+                item: _Value = whole[int(expression.index)]
+                return item
+        if isinstance(expression, relax.Var) and expression in self._values:
+            return self._values[expression]
+        raise UnplannableError(f"{type(expression).__name__} {expression} is no tensor of the plan")
 
-    def _tensor_of(self, value: Any) -> int:
-        index = self._by_var.get(value, -1) if isinstance(value, relax.Var) else -1
-        if index < 0:
-            raise UnplannableError(f"{value} is no tensor of the plan")
-        return index
-
-    def _alias(self, var: Any, value: Any) -> None:
-        if value in self._storages:
-            self._storages[var] = self._storages[value]
-        else:
-            self._by_var[var] = self._tensor_of(value)
+    def _one(self, value: _Value) -> int:
+        if isinstance(value, tuple):
+            raise UnplannableError("a tuple stands where a tensor is expected")
+        return value
 
     def _call(self, var: Any, call: Any) -> None:
         if isinstance(call.op, tvm.ir.GlobalVar):
-            arguments = tuple(self._tensor_of(argument) for argument in call.args)
+            arguments = tuple(self._one(self._value(argument)) for argument in call.args)
             self._steps.append(Step(call.op.name_hint, arguments))
         elif call.op == _ALLOC_STORAGE:
             self._storages[var] = self._reserve(_only_number(call.args[0]))
         elif call.op == _ALLOC_TENSOR:
             offset = self._storages[call.args[0]] + int(call.args[1].value)
-            self._by_var[var] = self._add(Place.ARENA, offset, var.ty)
+            self._values[var] = self._add(Place.ARENA, offset, var.ty)
         elif call.op == _ALLOC_RESULT:
-            self._results.append(len(self._tensors))
-            # A negative offset names the memory until it is known whether it is an output's.
-            self._by_var[var] = self._add(Place.OUTPUT, -len(self._results), var.ty)
+            # Numbered from -1 down until it is known whether the memory is an output's.
+            self._results += 1
+            self._values[var] = self._add(Place.OUTPUT, -self._results, var.ty)
         elif call.op == _RESHAPE:
-            whole = self._tensors[self._tensor_of(call.args[0])]
-            self._by_var[var] = self._add(whole.place, whole.offset, var.ty)
+            whole = self._tensors[self._one(self._value(call.args[0]))]
+            self._values[var] = self._add(whole.place, whole.offset, var.ty)
         else:
             raise UnplannableError(f"main calls {call.op}")
 
