@@ -8,6 +8,7 @@ from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult, compile
+    from slipstream.artifact.export import export
     from slipstream.artifact.loaded import CompiledModel, load
     from slipstream.frontends import Model, load_model
     from slipstream.session.result import TuningResult
@@ -21,6 +22,7 @@ __all__ = [
     "SlipstreamError",
     "TuningResult",
     "compile",
+    "export",
     "load",
     "load_model",
     "resume",
@@ -32,6 +34,7 @@ _HOMES = {
     "CompiledModel": "slipstream.artifact.loaded",
     "Model": "slipstream.frontends",
     "compile": "slipstream.artifact.compile",
+    "export": "slipstream.artifact.export",
     "load": "slipstream.artifact.loaded",
     "load_model": "slipstream.frontends",
     "TuningResult": "slipstream.session.result",

@@ -43,6 +43,16 @@ class CompiledModel:
         """A call of the model on these inputs with nothing to copy; see `Executor.on_device`."""
         return self._executor.on_device(*args, **kwargs)
 
+    def close(self) -> None:
+        """Give back the model's memory; it cannot be called afterwards. With the last model its threads end."""
+        self._executor.close()
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"CompiledModel({self.manifest.model!r}, inputs=[{', '.join(map(str, self.inputs))}])"
 
@@ -51,9 +61,7 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
     """Load what `compile` or `tune` wrote. `threads` defaults to what the model was compiled for, or to the cores that
     this process may use if these are fewer."""
     directory = artifact_in(Path(directory))
-    manifest = Manifest.read(directory)
-    _check_machine(directory, manifest)
-    _check_files(directory, manifest)
+    manifest = check_artifact(directory)
     threads = min(threads or manifest.threads, available_cores())
     executor = open_executor(
         directory,
@@ -66,6 +74,14 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
         manifest.prefix,
     )
     return CompiledModel(directory, manifest, executor)
+
+
+def check_artifact(directory: Path) -> Manifest:
+    """The manifest of an artifact that is whole and that this machine can run."""
+    manifest = Manifest.read(directory)
+    _check_machine(directory, manifest)
+    _check_files(directory, manifest)
+    return manifest
 
 
 def open_executor(

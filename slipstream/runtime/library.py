@@ -40,6 +40,8 @@ class ModelLibrary:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for dense inputs of the right types and shapes."""
+        if self._model is None:
+            raise ArtifactError("the model was closed: load it again")
         outputs = [aligned_empty(shape, dtype) for shape, dtype in self._outputs]
         if self._run(self._model, _addresses(inputs), _addresses(outputs)):
             raise ArtifactError(f"the model failed while running: {self._last_error()}")

@@ -78,7 +78,7 @@ static struct {
   Waiting *first, **last;
   int64_t ended_at, usual_gap;
   unsigned calls;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &pool.first};
+} pool;
 
 static Worker workers[MOST_THREADS];
 static _Atomic int implicit_threads = 1;
@@ -468,12 +468,16 @@ void slipstream_pool_free(void *memory) {
 
 /* ---- Users, fork and the end ---- */
 
-static void after_fork(void) {
-  /* The child has none of the workers, and whoever held the lock is not here to give it back. */
+static void reset(void) {
   pthread_mutex_init(&pool.lock, NULL);
   pool.running = pool.helping = 0;
   pool.first = NULL;
   pool.last = &pool.first;
+}
+
+static void after_fork(void) {
+  /* The child has none of the workers, and whoever held the lock is not here to give it back. */
+  reset();
   for (int i = 0; i < MOST_THREADS; i++) {
     workers[i].started = workers[i].busy = 0;
     atomic_store(&workers[i].state, IDLE);
@@ -482,7 +486,10 @@ static void after_fork(void) {
   current = NULL;
 }
 
-__attribute__((constructor)) static void on_load(void) { pthread_atfork(NULL, NULL, after_fork); }
+__attribute__((constructor)) static void on_load(void) {
+  reset();
+  pthread_atfork(NULL, NULL, after_fork);
+}
 
 void slipstream_pool_retain(void) {
   pthread_mutex_lock(&pool.lock);
