@@ -140,7 +140,10 @@ def write_artifact(
         run = open_executor(
             staging, library, weights, model.inputs, model.outputs, threads or target.threads, gpu, prefix
         )
-        verification = verify(model, run, feeds, target.dtype)
+        try:
+            verification = verify(model, run, feeds, target.dtype)
+        finally:
+            run.close()
         manifest = Manifest(
             model=model.name,
             source=model.source,
