@@ -21,7 +21,7 @@ def about_replayed(name: str) -> str:
     return (import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
 
 
-def possible_here(names: list[str]) -> list[str]:
+def runnable_here(names: list[str]) -> list[str]:
     """Those this machine can run; says which it cannot."""
     left_out = [] if find_device() else [name for name in names if name in ON_A_GPU]
     if left_out:
@@ -30,7 +30,7 @@ def possible_here(names: list[str]) -> list[str]:
 
 
 def run_quick(names: list[str]) -> None:
-    """Print a small table of each; ends with an error that names those that failed."""
+    """Print a small table of each; exits with an error that names those that failed."""
     failed, began = [], time.monotonic()
     for name in names:
         print(f"\n--- {name}, after {time.monotonic() - began:.0f} s", flush=True)
@@ -38,7 +38,7 @@ def run_quick(names: list[str]) -> None:
         if name in _REPLAYED:
             command, *options = _REPLAYED[name]
             module = f"{module}.{command}"
-        shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # or sessions of the last time would do
+        shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # so that no earlier session is reused
         if subprocess.run([sys.executable, "-m", module, *options], check=False).returncode:
             failed.append(name)
     print(f"\n{len(names) - len(failed)} tables in {time.monotonic() - began:.0f} s, also in {QUICK}")
@@ -56,7 +56,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}: choose from {', '.join(known)}")
     if options.quick:
-        run_quick(options.names or possible_here(list(known)))
+        run_quick(options.names or runnable_here(list(known)))
         return
     for name in options.names or known:
         print(f"{name:18} {known[name]}")

@@ -1,11 +1,11 @@
 """What each part of the method is worth: the same session with one part left out, in turn (2.5 hours).
 
 All variants have the same wall clock. They run one after the other, seed by seed, each in its own process, or several
-at a time on cores of their own (on 16 cores `--at-a-time 8` takes 20 minutes). Compared is the sum of operators: what
-the search knows, without the noise of whole models. Takes variants x seeds x budget / runs at a time.
+at a time on cores of their own (on 16 cores `--at-a-time 8` takes 20 minutes). Compared is the sum of operators,
+without the noise of whole models. Takes variants x seeds x budget / runs at a time.
 
-On a CPU all begin from scratch: with random programs of MetaSchedule's sketches, as a tuner without sketches of our own
-would. Our own are so good to begin with that a minute of search on top of them would show little but noise.
+On a CPU all start with random programs of MetaSchedule's sketches. Slipstream's own sketches start so close to the best
+that a minute of search would show little but noise.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradient for DynaTune": {"scheduler": "gradient"},
     "the preset metaschedule": {"preset": "metaschedule"},
 }
-ON_A_CPU_ALONE = (WITH_OURS, "no potential")  # elsewhere there are no sketches of ours, and no potential
+ON_A_CPU_ALONE = (WITH_OURS, "no potential")  # on a GPU there are no own sketches, and no potential
 
 
 def from_scratch(name: str) -> dict[str, Any]:
-    """The options of a variant that begins from scratch, unless our sketches are what it is about."""
+    """The options of a variant without own sketches, unless the variant is about them."""
     chosen = VARIANTS[name]
     settings = {"without": [], **chosen.get("settings", {})}
     if name != WITH_OURS:
@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             try:
                 name, seed, row = done.result()
             except SlipstreamError as error:
-                print(error, flush=True)  # the others are worth having
+                print(error, flush=True)  # one failure must not discard the others
                 continue
             runs[name][str(seed)] = row
             yield part, result

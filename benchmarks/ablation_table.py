@@ -24,7 +24,7 @@ def time_to(run: Mapping[str, Any], latency: float) -> float:
 
 
 def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
-    """The ratio of both when they had measured as many programs that ran: without the machine's pace."""
+    """The ratio of both after equally many programs that ran, independent of the machine's speed."""
     most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
     both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
     return _ratio(*both)

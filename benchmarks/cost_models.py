@@ -1,4 +1,4 @@
-"""How well cost models rank an operator's programs when they know few, and what training costs (4 minutes).
+"""How well cost models rank an operator's programs after few measurements, and the cost of training (4 minutes).
 
 An operator is held out: a third of its programs is for testing, the others are learned in rounds of 16.
   alone        TVM's method on the programs of this operator only

@@ -4,7 +4,7 @@
     <!-- end -->                     once a page; `store#resnet18` is the part below that heading
     <!--store:best ms-->0.05<!--/--> a figure of its `numbers`, in running text
 
-Both are invisible where the page is rendered. A test fails while a page says something else than the raw results.
+Both are invisible where the page is rendered. A test fails if a page differs from the raw results.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def figure(name: str, key: str) -> str:
 
 def filled(page: str) -> str:
     """The page with what the raw results say in every table and figure; examples in code stay as they are."""
-    parts, told = CODE.split(page), set[str]()
-    return "".join(part if n % 2 else _filled(part, told) for n, part in enumerate(parts))
+    parts, sourced = CODE.split(page), set[str]()
+    return "".join(part if n % 2 else _filled(part, sourced) for n, part in enumerate(parts))
 
 
-def _filled(text: str, told: set[str]) -> str:
-    """`told` are the benchmarks of which the page has said where their results come from."""
+def _filled(text: str, sourced: set[str]) -> str:
+    """`sourced` are the benchmarks whose provenance is already on the page."""
 
     def with_source(found: re.Match[str]) -> str:
         name = found["name"]
-        parts = [table(name, found["heading"]), "" if name in told else source(name)]
-        told.add(name)
+        parts = [table(name, found["heading"]), "" if name in sourced else source(name)]
+        sourced.add(name)
         body = "\n\n".join(part for part in parts if part)
         return f"{found[0].partition(chr(10))[0]}\n{body}\n<!-- end -->"
 

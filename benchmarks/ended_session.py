@@ -1,4 +1,4 @@
-"""A tuning session that has ended, and what it knew when: read from its store."""
+"""A finished tuning session, read from its store: best programs and latency at any time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RESUME = f"{_PRELUDE}resume(sys.argv[1])"
 def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:
     """Tune in a process of its own, as a user would, on those `cores` if any are named.
 
-    Nothing happens if it has been done, and an interrupted session goes on.
+    A finished session is not repeated, and an interrupted one is resumed.
     """
     if not (directory / MODEL).is_dir():
         if (directory / SESSION).exists():
@@ -41,7 +41,7 @@ def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **opti
             command = [_TUNE, model, str(directory), json.dumps(options)]
         pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
         if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
-            raise SlipstreamError(f"tuning {model} in {directory} failed, as said above")
+            raise SlipstreamError(f"tuning {model} in {directory} failed; see the error above")
     return EndedSession(directory)
 
 

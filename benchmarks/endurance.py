@@ -1,4 +1,4 @@
-"""Thousands of real trials in one go: does memory stay flat, does nothing get lost? (8 minutes)
+"""Memory, answers and processes over thousands of real trials in one run (8 minutes).
 
 Random programs of a small matmul, every twentieth of which crashes. Notes the memory of this process and of the
 measurer's server every hundred trials; ends with an error if either grew by more than 10 % and 30 MB over the second

@@ -93,7 +93,7 @@ class Recorder:
             self.curve.append((at, snapshot.latency))
 
     def rate(self) -> float:
-        """Trials a second while it tuned, thinking included."""
+        """Trials a second of tuning, search included."""
         begins = dict(reversed(self.phases))
         start, end = begins["tune"], begins.get("settle", self.trials[-1][0])
         return sum(start < at <= end for at, _, _ in self.trials) / (end - start)
@@ -121,7 +121,7 @@ def tune(model: str, folder: Path, budget: float, **options: Any) -> dict[str, A
 
 
 def against_others(artifact: Path, names: list[str], seconds: float) -> dict[str, Any]:
-    """The comparison; a runtime that cannot run the model is left out, and what it said is kept."""
+    """The comparison; a runtime that cannot run the model is left out, and its error message recorded."""
     from slipstream.artifact.bench import BaselineError, bench
 
     failed: dict[str, str] = {}

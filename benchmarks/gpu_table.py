@@ -81,7 +81,7 @@ def _tuning(runs: Runs) -> Iterator[list[str]]:
 def _sooner(runs: Runs) -> Iterator[list[str]]:
     yield ["run", "preset of", "its trials; a second", "it ends at, ms", "is there after", "ours after", "times sooner"]
     for name, run in runs.items():
-        other = _beside(runs, name)
+        other = _run_with_preset(runs, name)
         if other is not None:
             preset = runs[other]["preset"]
             there = reached(preset["curve"], preset["latency"])
@@ -97,7 +97,7 @@ def _sooner(runs: Runs) -> Iterator[list[str]]:
             ]
 
 
-def _beside(runs: Runs, name: str) -> str | None:
+def _run_with_preset(runs: Runs, name: str) -> str | None:
     """The run with a preset that this one is held against: itself, or else the latest on the same model and type."""
     if "preset" in runs[name]:
         return name

@@ -1,8 +1,8 @@
 """How well trees over decisions rank programs they have not seen, and what fitting them costs (20 minutes).
 
 A model is tuned with many trials of each operator; or name a session of `benchmarks.dynatune.record` by --session.
-Each operator is held out in turn: the trees know its relatives' trials, and its own first 0, 8, 16 or 32; ranked are
-all its later ones. Only the operator's most measured sketch counts, and relatives are those with the same signature,
+Each operator is held out in turn: the trees are fitted on its relatives' trials and its own first 0, 8, 16 or 32; they
+rank all its later ones. Only the operator's most measured sketch is used. Relatives are those with the same signature,
 the nearest six, as in the search.
   alone         its own trials only
   together      one fit to relatives' and own trials, own ones counting four times

@@ -1,7 +1,7 @@
-"""Latency of compiled models against the runtimes a user would pick instead (5 minutes a model).
+"""Latency of compiled models against other runtimes (5 minutes a model).
 
 Slipstream's artifact, tuned for two minutes and untuned, against ONNX Runtime, OpenVINO, PyTorch (eager and
-compiled), IREE and TVM as it comes: batch 1, float32, same inputs, same threads, every side's outputs compared with
+compiled), IREE and unmodified TVM: batch 1, float32, same inputs, same threads, every side's outputs compared with
 ONNX Runtime's. Each side runs in a process of its own (`benchmarks.rivals`), in turns, with the best of its sensible
 settings for that model. `pip install .[rivals,torch]` installs them; a side that is missing or cannot take a model
 says why. Artifacts and what rivals compiled stay in the work folder: `--prepare` makes them all and measures nothing.
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str, dict[str, Any]]:
-    """What each side needs to know, with the artifacts made that are not there yet."""
+    """The job of each side; artifacts that do not exist yet are made."""
     import slipstream
     from benchmarks.rivals.models import model_files
 

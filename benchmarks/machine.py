@@ -1,4 +1,4 @@
-"""Where and with what a benchmark ran, as every raw result says it."""
+"""Date, machine, versions and commit of a benchmark run, stored with every raw result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit() -> str | None:
-    """Of the sources this runs from; a plus says that they were changed since."""
+    """Of the sources this runs from; with a plus if they have uncommitted changes."""
     here, sources = Path(__file__).parents[1], ("slipstream", "benchmarks/*.py")
     try:
         head = subprocess.run(

@@ -1,10 +1,9 @@
 """How much memory and disk a long session takes, by trials (20 minutes).
 
-A session with the default scheduler on the operators of MobileNet v2, in one process, with a measurer that only
-pretends: programs are proposed and stored as ever, but not built or run. (What building and running takes is in other
-processes; `benchmarks.endurance` looks at those.) Once with the default search, for --seconds; and once with decisions
-that are only drawn at random and not replayed, which comes to tens of thousands of trials. What else runs on the
-machine matters to the seconds only.
+A session with the default scheduler on the operators of MobileNet v2, in one process, with a simulated measurer:
+programs are proposed and stored as usual, but not built or run. (Building and running happens in other processes; see
+`benchmarks.endurance`.) Once with the default search, for --seconds; and once with random decisions that are not
+replayed, which allows tens of thousands of trials. Other load on the machine affects the seconds only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for search in options.searches:
-        # A process of its own, so that no session begins with what another has left in memory.
+        # A new process, so that a session's memory does not include that of another.
         with get_context("spawn").Pool(1) as pool:
             yield search, pool.apply(run_session, (search, options))
 
@@ -69,7 +68,7 @@ def resident() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
-class Drawn:
+class RandomDecisions:
     """Proposes decisions at random, with the default program's text: what a session keeps of a program is the same."""
 
     uses_score = False
@@ -108,7 +107,7 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from slipstream.store import Store
     from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
 
-    class Forgetful(SyntheticMeasurer):
+    class DiscardingMeasurer(SyntheticMeasurer):
         """Keeps no program, as the real measurers do."""
 
         def measure(self, programs: Any) -> Iterator[Any]:
@@ -125,9 +124,11 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
         rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
         start, points = resident(), Points(marks, Path(folder, "store.db"))
         watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
-        proposer: Any = Drawn() if search == "drawn" else None
+        proposer: Any = RandomDecisions() if search == "drawn" else None
         budget = Budget(trials=options.trials)
-        ended = make_session(store, session_id, Forgetful(), budget, rooms=rooms, proposer=proposer, **watching).run()
+        ended = make_session(
+            store, session_id, DiscardingMeasurer(), budget, rooms=rooms, proposer=proposer, **watching
+        ).run()
         if points.trials < options.trials:
             points.look()
     return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}

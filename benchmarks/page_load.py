@@ -1,8 +1,8 @@
-"""What a tuning run notices of its live page (half a minute).
+"""How much clients of the live page slow down a tuning run (half a minute).
 
-Trials are appended and a kernel is timed, with the page under fire and without it, in turns. Clients ask for the whole
-session as fast as they get it; some never read what they asked for. They run at idle priority like the server, so that
-what is measured is the server and not that a browser needs a processor too.
+Trials are appended and a kernel is timed, with and without clients, in turns. Clients request the whole session as fast
+as they get it; some never read the answer. They run at idle priority like the server, so that only the server's effect
+is measured and not the processor time of a browser.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def markdown(data: Mapping[str, Any]) -> str:
         alone, fire = (median([one[name] for one in data[side]]) for side in ("quiet", "loaded"))
         longer = ratios(data, name)
         lines.append(f"| {text} | {alone:.3f} | {fire:.3f} | {with_range(longer, 2)} |")
-    clients = f"{data['clients']} clients that ask on and on, {data['stuck_clients']} that never read"
+    clients = f"{data['clients']} clients that send requests continuously, {data['stuck_clients']} that never read"
     return "\n".join([*lines, "", f"{clients}; {data['answers']} answers.", ""])
 
 

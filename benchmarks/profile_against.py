@@ -1,8 +1,8 @@
-"""Where a compiled model loses to ONNX Runtime, operator by operator (half a minute a model).
+"""Operators of a compiled model that are slower than ONNX Runtime's (half a minute a model).
 
-Both run on the same inputs and threads, in turns. Ours notes when each compiled function begins and ends, ONNX
-Runtime writes its own profile. Operators are matched by what they compute (`benchmarks.rivals.work`). Noting takes
-time, so the table has each model's latency without it too. `--sessions build/latency` takes the models that
+Both run on the same inputs and threads, in turns. Our side records the start and end of each compiled function, ONNX
+Runtime writes its own profile. Operators are matched by computation (`benchmarks.rivals.computation`). Profiling takes
+time, so the table also has each model's latency without it. `--sessions build/latency` takes the models that
 `benchmarks.latency` tuned; otherwise they are compiled untuned.
 """
 
@@ -51,9 +51,9 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Both sides' latency and the typical time of each of their operators, in the order of the calls."""
+    from benchmarks.rivals.computation import onnxruntime_computation, slipstream_computation
     from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
     from benchmarks.rivals.our_profile import OurProfile
-    from benchmarks.rivals.work import ort_work, our_work
     from slipstream.artifact.bench import interleave
     from slipstream.artifact.loaded import load
     from slipstream.frontends import load_model, random_inputs
@@ -72,20 +72,23 @@ def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str
     whole = interleave(contenders, options.seconds / 2, rng)
     ours = OurProfile(artifact, feeds, target.threads)
     theirs = OnnxRuntimeProfile(loaded.reference.path, feeds, target.threads, options.work)
-    mine = in_turns(ours.run, theirs.run, options.seconds / 2)
+    mine = run_alternately(ours.run, theirs.run, options.seconds / 2)
     other = [run for number, run in enumerate(theirs.end()) if number % (_RUNS_A_TURN + 1)]
     seconds = typical([[taken for _, taken in run] for run in mine])
     calls = [(names[name.removesuffix(_PREPACKED)], taken) for (name, _), taken in zip(mine[0], seconds, strict=True)]
     kernels = zip(other[0], typical([[event["dur"] / 1e6 for event in run] for run in other]), strict=True)
     return {
         "latency": {side: float(np.median(np.concatenate(blocks))) for side, blocks in whole.items()},
-        OURS: [[named[0], *our_work(*named), taken] for named, taken in calls],
-        THEIRS: [[event["name"].removesuffix("_kernel_time"), *ort_work(event), taken] for event, taken in kernels],
+        OURS: [[named[0], *slipstream_computation(*named), taken] for named, taken in calls],
+        THEIRS: [
+            [event["name"].removesuffix("_kernel_time"), *onnxruntime_computation(event), taken]
+            for event, taken in kernels
+        ],
     }
 
 
-def in_turns(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> list[Any]:
-    """What our runs returned, without the first of each turn, which pays for what the other side did to the caches."""
+def run_alternately(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> list[Any]:
+    """The results of our runs, without the first of each turn, which finds the caches filled by the other side."""
     runs: list[Any] = []
     began = time.perf_counter()
     while not runs or time.perf_counter() - began < seconds:
@@ -105,7 +108,7 @@ def typical(runs: list[list[float]]) -> list[float]:
 
 
 def by_kind(result: Mapping[str, Any]) -> list[Row]:
-    """All operators by kind, where we lose most first."""
+    """All operators by kind, the largest loss against ONNX Runtime first."""
     return _grouped(result, lambda kind, what: kind)
 
 
@@ -128,9 +131,7 @@ def _grouped(result: Mapping[str, Any], key_of: Callable[[str, str], str]) -> li
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = [
-        "| model | | ms | ONNX Runtime's | loses most in | µs | ONNX Runtime's | gains most in | µs | ONNX Runtime's |"
-    ]
+    lines = ["| model | | ms | ONNX Runtime's | slower in | µs | ONNX Runtime's | faster in | µs | ONNX Runtime's |"]
     lines += ["| --- |" + " --- |" * 9]
     for name, result in data.items():
         lost, won = by_kind(result)[0], by_kind(result)[-1]

@@ -2,8 +2,8 @@
 
 The recording holds for every program a long series of samples. A replay draws the programs of an operator in random
 order and measures them twice from the same series: with TVM's stock setting (number=3, repeat=1, min_repeat_ms=100:
-one warm-up run, three runs, then as many as fill 100 ms), and by racing with a final among the near-ties. What a
-program truly takes is the median of its whole series.
+one warm-up run, three runs, then as many as fill 100 ms), and by racing, with the near-ties timed again at the end. The
+true time of a program is the median of its whole series.
 """
 
 from __future__ import annotations

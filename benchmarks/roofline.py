@@ -1,4 +1,4 @@
-"""How near each operator comes to what the machine can do, before tuning and after (4 minutes a model).
+"""Time of each operator against the machine's limit, before tuning and after (4 minutes a model).
 
 An operator takes at least the time of its arithmetic at the measured peak, and of reading and writing its tensors once
 at the measured bandwidth, as `slipstream doctor` measures them: its bound is the longer of the two. Tensors stay in
@@ -119,7 +119,7 @@ def total(data: Mapping[str, Any], seconds: Sequence[float]) -> float:
 
 
 def sums(data: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of a run of the model, if its operators took what they are said to."""
+    """Seconds of a run of the model, as the sum over its operators."""
     timed = {**data, "operators": [o for o in data["operators"] if o["default"] and o["tuned"]]}
     bounds = [Bound(operator, data) for operator in timed["operators"]]
     return {
@@ -157,7 +157,7 @@ def _amount(size: int) -> str:
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:
-    """An operator a line, the one that loses most time first."""
+    """One line per operator, ordered by the difference between its time and its bound."""
     lines = ["| operator | times | bound, µs | set by | default | tuned | lost, ms | tuned form |"]
     lines += ["| --- |" + " --- |" * 7]
     rows = [(o, Bound(o, result)) for o in result["operators"] if o["default"] and o["tuned"]]

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a command line, raw results that say where they come from, tables made of those alone.
+"""What all benchmarks share: a command line, raw results with their provenance, and tables made from those alone.
 
 A benchmark is a module that ends in `run(__name__)` and has
 
@@ -50,7 +50,7 @@ def titles() -> dict[str, str]:
 
 
 def run(name: str, arguments: Sequence[str] | None = None) -> None:
-    """Be the command of the benchmark that is the module called `name`."""
+    """Run the benchmark in the module `name` as a command."""
     benchmark = sys.modules[name]
     assert benchmark.__spec__ is not None
     own_name = benchmark.__spec__.name.removeprefix("benchmarks.")
@@ -84,10 +84,10 @@ def parse(benchmark: ModuleType, name: str, words: Sequence[str]) -> argparse.Na
 
 
 def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, command: str) -> None:
-    """Measure and save, with what it takes to judge the figures."""
+    """Measure and save, with date, command, machine and load."""
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    about = _watch(command, options)
+    about = _start_clock(command, options)
     measured = benchmark.measure(options)
     if not isinstance(measured, Iterator):
         write(name, {"about": about(), "data": measured}, options.out)
@@ -100,11 +100,11 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
         raw["parts"][part] = {"about": abouts[part](), "data": data}
         write(name, raw, options.out)
         make_table(benchmark, name, options.out)
-        about = _watch(command, options)
+        about = _start_clock(command, options)
 
 
-def _watch(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    """Begin to measure; the result says, when asked, what it was measured with and how long it took."""
+def _start_clock(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
+    """Start the clock; the result, when called, gives the provenance and the seconds since."""
     began, load = time.monotonic(), os.getloadavg()
     machine = describe_machine()
 
@@ -167,29 +167,29 @@ def provenance(raw: Raw) -> str:
     for part, one in raw["parts"].items():
         same = {key: value for key, value in one["about"].items() if key not in ("seconds", "load")}
         alike.setdefault(json.dumps(same, sort_keys=True), []).append(part)
-    said = [(parts, _measured([raw["parts"][part]["about"] for part in parts])) for parts in alike.values()]
-    if len(said) == 1:
-        return f"Measured {said[0][1]}."
-    return "\n".join(["Measured", "", *(f"- {', '.join(parts)} {text}" for parts, text in said)])
+    phrases = [(parts, _measured([raw["parts"][part]["about"] for part in parts])) for parts in alike.values()]
+    if len(phrases) == 1:
+        return f"Measured {phrases[0][1]}."
+    return "\n".join(["Measured", "", *(f"- {', '.join(parts)} {text}" for parts, text in phrases)])
 
 
 def _measured(abouts: Sequence[Mapping[str, Any]]) -> str:
-    """What parts that were measured alike have to say. Raw results from before this runner lack some of it."""
+    """The provenance shared by parts that were measured alike. Raw results from before this runner lack some of it."""
     about = abouts[0]
     machine, versions = about.get("machine", {}), about.get("versions", {})
-    said = [f"on {about['date']}"] if "date" in about else []
+    phrases = [f"on {about['date']}"] if "date" in about else []
     if all("seconds" in one for one in abouts):
-        said.append(f"in {_duration(sum(one['seconds'] for one in abouts))}")
+        phrases.append(f"in {_duration(sum(one['seconds'] for one in abouts))}")
     if "command" in about:
-        said.append(f"by `{about['command']}`")
+        phrases.append(f"by `{about['command']}`")
     if machine:
-        said.append(f"on {machine.get('cpu', machine.get('architecture'))} ({machine['cores']} cores)")
+        phrases.append(f"on {machine.get('cpu', machine.get('architecture'))} ({machine['cores']} cores)")
     if versions.get("commit"):
-        said.append(f"at {versions['commit']}")
+        phrases.append(f"at {versions['commit']}")
     loads = [load[0] for one in abouts for load in one.get("load", ())]
     if loads:
-        said.append(f"with a load of {min(loads):.1f} to {max(loads):.1f} before and after")
-    return " ".join(said)
+        phrases.append(f"with a load of {min(loads):.1f} to {max(loads):.1f} before and after")
+    return " ".join(phrases)
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""What a session costs a slot besides search, build and run, by number of operators (4 minutes).
+"""Overhead of a session per slot besides search, build and run, by number of operators (4 minutes).
 
-A model of made-up operators on a measurer that only pretends to measure.
+A model of synthetic operators on a simulated measurer.
 The figure is the time from the end of one slot to the end of the next without the search: choosing the operator,
 writing the slot and its trials down, bookkeeping and events. First every operator is given a slot; then each scheduler
 goes on from there with slots of the usual size.
@@ -41,15 +41,15 @@ WARM_UP_TRIALS = 2
 QUICK = {"operators": [10, 100], "slots": 20}
 
 
-class Now(SyntheticMeasurer):
-    """Pretends as the synthetic measurer does, while real time passes."""
+class RealTimeMeasurer(SyntheticMeasurer):
+    """The synthetic measurer, on the real clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = RealClock()
 
 
-class Clock:
+class RealClock:
     """The real clock, where a simulated one is expected."""
 
     def now(self) -> float:
@@ -151,7 +151,7 @@ def go_on(
     session = make_session(
         store,
         store.sessions()[0].id,
-        Now(),
+        RealTimeMeasurer(),
         budget,
         watcher=watch,
         stop=lambda: slots is not None and len(ends) > slots,

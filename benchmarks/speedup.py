@@ -3,8 +3,8 @@
 Both sides tune the same prepared model on the same measurer, one after the other, each in a process of its own:
   preset  `--preset metaschedule` with so many trials for every operator, to its end (seed 0),
   ours    `slipstream tune` at its defaults, a session for every budget and seed; the longest for the first seed alone.
-Both measure our default programs first and may keep them. Then the model is compiled with what the preset knew after
-some minutes, with the default programs alone, and with the best of the programs that the preset's search itself found.
+Both measure our default programs first and may keep them. Then the model is compiled with the preset's best programs
+after some minutes, with the default programs alone, and with the best programs that the preset's search itself found.
 These artifacts, those of the sessions and ONNX Runtime run interleaved. Time counts from the start of the
 command to the verified artifact: import, preparation, search, training, settling, compiling. A session that exists is
 not run again; an interrupted one goes on. Takes 40 minutes a model.
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.artifacts_in_turn import time_in_turn
+from benchmarks.interleaved_timing import time_interleaved
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
@@ -76,7 +76,7 @@ def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float
     loaded = load_model(f"zoo:{model}")
     stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, shorter, work)
     paths = {name: stage["path"] for name, stage in stages.items()}
-    blocks = time_in_turn(model, paths, seconds=seconds, processes=processes)
+    blocks = time_interleaved(model, paths, seconds=seconds, processes=processes)
     rows = {
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()

@@ -1,4 +1,4 @@
-"""The picture of `benchmarks.speedup`: how soon, and how fast."""
+"""The picture of `benchmarks.speedup`: tuning time and latency."""
 
 from __future__ import annotations
 

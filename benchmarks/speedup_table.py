@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks import artifacts_in_turn
+from benchmarks import interleaved_timing
 from benchmarks.spread import with_quartiles, with_range
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
@@ -21,7 +21,7 @@ In brackets the lowest and the highest median of a process and seed: how its mem
 
 def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
     """Latency of an artifact to that of another one in the same round, all rounds of all processes."""
-    return artifacts_in_turn.ratios(result["stages"][name]["blocks"], result["stages"][to]["blocks"])
+    return interleaved_timing.ratios(result["stages"][name]["blocks"], result["stages"][to]["blocks"])
 
 
 def seeds(result: Mapping[str, Any]) -> list[str]:
@@ -32,18 +32,18 @@ def seeds(result: Mapping[str, Any]) -> list[str]:
 def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
     """Seconds after which `side` had an artifact as fast as the one called `goal`; infinite if it never had."""
     names = [name for name in result["stages"] if name.startswith(f"{side} ") and name != PRESET_OWN]
-    there = [name for name in names if median(ratios(result, name, goal)) <= artifacts_in_turn.AS_FAST]
+    there = [name for name in names if median(ratios(result, name, goal)) <= interleaved_timing.AS_FAST]
     return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
 def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
     """Latency of ours to the preset's after so many minutes, the median of each process and seed."""
-    ours = [_then(result, side, minutes) for side in seeds(result)]
-    theirs = _then(result, "preset", minutes)
-    return [ratio for mine in ours if mine and theirs for ratio in artifacts_in_turn.by_process(mine, theirs)]
+    ours = [_model_after(result, side, minutes) for side in seeds(result)]
+    theirs = _model_after(result, "preset", minutes)
+    return [ratio for mine in ours if mine and theirs for ratio in interleaved_timing.by_process(mine, theirs)]
 
 
-def _then(result: Mapping[str, Any], side: str, minutes: float) -> list[list[float]]:
+def _model_after(result: Mapping[str, Any], side: str, minutes: float) -> list[list[float]]:
     """What a side's model took that was there after so many minutes, or at its end if that was sooner."""
     stages = result["stages"]
     if f"{side} {minutes:g} min" in stages:
@@ -98,7 +98,7 @@ def _ours(result: Mapping[str, Any], goal: str) -> list[float]:
 
 
 def _seconds(result: Mapping[str, Any], there: Iterable[float]) -> str:
-    """Of each seed; one that is not there by its longest session says so."""
+    """Of each seed; a text for one that does not reach it in its longest session."""
     stages = result["stages"]
     longest = (max(row["seconds"] for name, row in stages.items() if name.startswith(f"{s} ")) for s in seeds(result))
     return ", ".join(
@@ -141,7 +141,7 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
         found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
         found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
     for to, name in ((PRESET_END, "preset"), ("onnxruntime", "ONNX Runtime"), ("untuned", "untuned")):
-        by_model = {model: median(_last(result, to)) for model, result in models.items()}
+        by_model = {model: median(_final_ratios(result, to)) for model, result in models.items()}
         found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
         found |= {f"{model}: latency to {name}": f"{ratio:.2f}" for model, ratio in by_model.items()}
         found[f"least latency to {name}"] = f"{min(by_model.values()):.2f}"
@@ -154,7 +154,7 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
     return found | {"least preset own to untuned": f"{min(own):.2f}", "most preset own to untuned": f"{max(own):.2f}"}
 
 
-def _last(result: Mapping[str, Any], to: str) -> list[float]:
+def _final_ratios(result: Mapping[str, Any], to: str) -> list[float]:
     """Latency at the end of our longest run to that of another artifact, all rounds."""
     sides = [side for side in result["sides"] if side != "preset"]
     return [ratio for side in sides for ratio in ratios(result, f"{side} end", to)]

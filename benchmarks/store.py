@@ -1,6 +1,6 @@
-"""How quick a store is, from ten thousand trials to a million (5 minutes).
+"""Speed of a store, from ten thousand trials to a million (5 minutes).
 
-A store of so many made-up trials is written, then the calls a session waits for are timed: opening it, the best of an
+A store of synthetic trials is written, then the calls a session waits for are timed: opening it, the best of an
 operator, its top ten, one more trial.
 """
 
@@ -55,7 +55,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def measure_store(path: Path, trials: int, rng: random.Random) -> dict[str, Any]:
-    """Build a store of `trials` made-up trials and time the calls a session waits for."""
+    """Build a store of `trials` synthetic trials and time the calls a session waits for."""
     began = time.perf_counter()
     hardware, keys = build(path, trials, rng)
     built = time.perf_counter() - began

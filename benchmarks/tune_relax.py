@@ -2,7 +2,7 @@
 
 The stock side imports the model with TVM's importer, runs TVM's pipeline (NCHW, weights prepacked) and `tune_relax`
 with its own search, scheduler, cost model, builder and runner, for so many trials of every task; it has no budget in
-time. The one change without which it measures nothing is named in `benchmarks.rivals.tvm_stock`. Ours then has
+time. `benchmarks.rivals.tvm_stock` describes the one change it needs to work. Ours then has
 the same wall clock, or less (`--budget`). Then both models, TVM's untuned one and ONNX Runtime run in turns, each in
 a process of its own. Time counts from the start of the command to the compiled model. A tuning that is in the work
 folder is not done again; --sessions build/latency takes the models that `benchmarks.latency` tuned for ours.

@@ -1,4 +1,4 @@
-"""What a store is worth: a model tuned after another, from nothing, and by the preset (40 minutes).
+"""Effect of a store: a model tuned after another (warm), with an empty store (cold), and by the preset (40 minutes).
 
 The first model fills a store. The second is tuned with an empty one (cold) and with a copy of that one (warm), a
 session for every budget, and by MetaSchedule's algorithm with so many trials for every operator, each in a process of
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.artifacts_in_turn import AS_FAST, by_process, time_in_turn
+from benchmarks.interleaved_timing import AS_FAST, by_process, time_interleaved
 from benchmarks.runner import run
 from benchmarks.spread import with_range
 
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         warm = {"budget": budget, "seed": options.seed, "store": str(store)}
         sides[f"warm {budget}"] = tune_apart(model, work / f"warm-{budget}", **warm)
     paths = {side: ended.directory.model for side, ended in sides.items()}
-    blocks = time_in_turn(options.model, paths, seconds=options.seconds, processes=options.processes)
+    blocks = time_interleaved(options.model, paths, seconds=options.seconds, processes=options.processes)
     yield name, {"sessions": {side: ended.to_json() for side, ended in sides.items()}, "blocks": blocks}
 
 

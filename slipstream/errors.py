@@ -1,4 +1,4 @@
-"""Errors a user can cause or meet. Each message says what was wrong, where, and what to do about it."""
+"""The exceptions Slipstream raises for users. Each message says what was wrong, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VerificationError(SlipstreamError):
 
 
 class ArtifactError(SlipstreamError):
-    """An artifact directory is missing, damaged, foreign or not writable."""
+    """An artifact directory is missing, damaged, made for another machine, or not writable."""
 
 
 class InputError(SlipstreamError):

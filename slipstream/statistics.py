@@ -1,4 +1,4 @@
-"""Statistics of run times. Nothing here assumes a distribution: noise on a computer is one-sided and has a tail."""
+"""Median intervals of run times, for any distribution: the noise of run times is one-sided with a long tail."""
 
 from __future__ import annotations
 

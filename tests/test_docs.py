@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from dataclasses import fields
@@ -66,3 +67,48 @@ def test_the_report_page_has_the_options_and_limits() -> None:
         assert f"| `{option}` | `{defaults[option]}` |" in REPORT
     assert f"At most {server.MOST_CONNECTIONS} connections and {server.MOST_STREAMS} pages" in REPORT
     assert f"dropped after {server.PATIENCE_S:g} s" in REPORT.replace("\n", " ").replace("  ", " ")
+
+
+# A name that starts with one of these is meant to be a path of the repository; `out/model` is not.
+FOLDERS = {folder.name for parent in (ROOT, ROOT / "slipstream") for folder in parent.iterdir() if folder.is_dir()}
+FILES = {path.name for folder in ("slipstream", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")}
+
+
+def named_paths(text: str) -> set[str]:
+    """The files and folders of the repository that a page names in backticks."""
+    spans = re.findall(r"`([\w.-]+/[\w./-]*|[\w./-]+\.py)`", text)
+    return {span for span in spans if (span.endswith(".py") or span.split("/")[0] in FOLDERS) and "NAME" not in span}
+
+
+def path_exists(name: str) -> bool:
+    """Whether there is such a path from the root or from the package; a bare file name may be in any folder."""
+    return (ROOT / name).exists() or (ROOT / "slipstream" / name).exists() or name in FILES
+
+
+def named_modules(text: str) -> set[str]:
+    """The modules, and what is in them, that a page names in backticks by their dotted path."""
+    dotted = re.findall(r"`(?:python -m )?((?:slipstream|benchmarks)(?:\.\w+)+)", text)
+    return {name for name in dotted if "NAME" not in name}
+
+
+def module_exists(name: str) -> bool:
+    """Whether `name` is a module, or a class or function of one."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.with_suffix(".py").exists() or path.is_dir():
+        return True
+    module, _, attribute = name.rpartition(".")
+    return hasattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_modules_named_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = [name for name in named_paths(text) if not path_exists(name)]
+    missing += [name for name in named_modules(text) if not module_exists(name)]
+    assert not missing
+
+
+def test_what_is_no_path_or_module_is_found() -> None:
+    text = "`graph/no_such.py` `graph/` `no_such.py` `out/model` `slipstream.no_such` `python -m benchmarks.store --x`"
+    assert {name for name in named_paths(text) if not path_exists(name)} == {"graph/no_such.py", "no_such.py"}
+    assert {name for name in named_modules(text) if not module_exists(name)} == {"slipstream.no_such"}

@@ -1,4 +1,4 @@
-"""DynaTune, without potential, the paper's own bound, and no belief at all: highest latency / (slots + 1).
+"""Ablation: DynaTune, without potential, the paper's own bound, and no belief (highest latency / (slots + 1)).
 
 python -m benchmarks.dynatune.ablation
 """

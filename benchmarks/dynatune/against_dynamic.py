@@ -1,4 +1,4 @@
-"""DynaTune and policies that skip finished operators, but look no further (the paper's figure 9).
+"""DynaTune and policies that skip finished operators but predict nothing (the paper's figure 9).
 
 python -m benchmarks.dynatune.against_dynamic
 """

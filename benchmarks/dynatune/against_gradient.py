@@ -1,4 +1,4 @@
-"""DynaTune and Ansor's scheduler: the whole way (the paper's figure 20) and its end (figure 21).
+"""DynaTune and Ansor's scheduler: the whole course (the paper's figure 20) and its end (figure 21).
 
 python -m benchmarks.dynatune.against_gradient
 """

@@ -1,4 +1,4 @@
-"""Whether 90 % intervals one slot ahead hold 90 % of what then happened, by how far tuning had come.
+"""Calibration: whether 90 % intervals one slot ahead contain 90 % of the outcomes, by stage of tuning.
 
 python -m benchmarks.dynatune.calibration
 """

@@ -41,7 +41,7 @@ class OperatorCurve:
 
 @dataclass(frozen=True)
 class Recording:
-    """All operators of a model, tuned apart from each other. `about` says where, when and how."""
+    """All operators of a model, tuned separately. `about` has machine, date, load and settings."""
 
     model: str
     seed: int

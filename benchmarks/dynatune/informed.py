@@ -1,7 +1,7 @@
-"""How near the oracle a policy can come that forecasts perfectly, but cannot see luck.
+"""A policy with the curves of other runs of the same operators: a limit for forecasts on this run.
 
-It knows how tuning the very same operators went in other runs, with other seeds: what an operator gains, when, and at
-what cost. What it does not know is when *this* run draws its lucky programs, which only the oracle does.
+It is given the gains and times of the same operators in runs with other seeds. At which trial *this* run finds its good
+programs is random, and only the oracle has that information.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The ablation: no model of the future at all, only that gains grow rare with the number of slots."""
+"""A policy without a belief, for the ablation: gains are assumed to fall with the number of slots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, without_measurement
 from slipstream.schedulers.types import OperatorState
 
 
@@ -15,6 +15,6 @@ class NoBelief:
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if cold := warming_up(candidates):
+        if cold := without_measurement(candidates):
             return fewest_slots(cold).key
         return highest(candidates, lambda o: o.latency / (o.slots + 1)).key

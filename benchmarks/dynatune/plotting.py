@@ -1,4 +1,4 @@
-"""How the figures look, and the table beside each: a PNG for people, a CSV with the same numbers."""
+"""Plotting for the figures of this folder: each is a PNG and a CSV with the same numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 150,
     "figure.constrained_layout.use": True,
 }
-# Told apart by lightness and dashes, so that they are in grey too; the first is what a figure is about.
+# Distinguished by lightness and dashes, also in greyscale; the first is the subject of the figure.
 _LINES = (
     {"color": "#10305a", "linestyle": "-", "linewidth": 1.8},
     {"color": "#c0562c", "linestyle": "--", "linewidth": 1.3},

@@ -1,10 +1,10 @@
-"""What tells which operator will gain: the forecast from its own curve, or how far it is behind its relatives.
+"""Compares two predictors of an operator's gain: the forecast from its own curve, and its distance to its relatives.
 
     python -m benchmarks.dynatune.predictors
 
-For every slot of every recorded operator: the share of its latency that the slot took off, times the number of slots
-behind it plus one (so that stages compare), averaged over thirds of the slots ordered by one predictor. Relatives are
-taken as far as the operator itself is. A predictor that tells something has a rising row.
+For every slot of every recorded operator: the relative fall of its latency in the slot, times the number of slots
+before it plus one (so that stages compare), averaged over thirds of the slots ordered by one predictor. Relatives are
+taken at the operator's own number of trials. A good predictor has a rising row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def observe(study: Study) -> list[Slot]:
                 now, then = slots * study.slot_trials, (slots + 1) * study.slot_trials
                 if then <= curve.trials and math.isfinite(curve.best[now]):
                     gained = (1 - curve.best[then] / curve.best[now]) * (slots + 1)
-                    ahead = belief.forecast(curve.key, curve.best[: now + 1], curve.flops).latency_cut
+                    ahead = belief.forecast(curve.key, curve.best[: now + 1], curve.flops).latency_reduction
                     found.append(Slot(slots, gained, ahead, potential(states[curve.key], speeds)))
     return found
 

@@ -14,7 +14,7 @@ from benchmarks.spread import with_range
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-# Replays of curves recorded on a CPU and on a GPU -> where `summary` left what came of them.
+# Replays of curves recorded on a CPU and on a GPU -> the folder of their `summary`.
 _SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
 NAMES = (*_SUMMARIES, "predictors", "real_run")
 

@@ -1,9 +1,9 @@
-"""The real thing, not a replay: one model tuned by different schedulers, the same search and the same time.
+"""Real sessions instead of replays: one model tuned by different schedulers with the same search and time.
 
     python -m benchmarks.dynatune.real_run --budget 5m --seeds 3
 
-Seed by seed all schedulers have their turn, beginning with another one each time, so that what else the machine does
-meets all of them. Runs that are done are not repeated.
+For each seed all schedulers run in turn, starting with another one each time, so that other load on the machine affects
+all of them. Finished runs are not repeated.
 """
 
 from __future__ import annotations

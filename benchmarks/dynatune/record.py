@@ -1,12 +1,12 @@
-"""Record how tuning every operator of some models goes, each apart from the others.
+"""Records the tuning curve of every operator of some models, each tuned separately.
 
     python -m benchmarks.dynatune.record                                     # hours; needs a quiet machine
     python -m benchmarks.dynatune.record --models tiny_cnn --trials 16 --curves build/curves
     python -m benchmarks.dynatune.record --models resnet18,transformer_encoder --target cuda
 
-Interrupt it at will: the same command goes on where it was. Operators share no programs (each is a family of its
-own), but one cost model: an operator profits from what the model learned on those before it. With `--budget 150s` for
-each model operators take turns, so that all have about as many trials when the time is up, however many that is.
+After an interruption the same command continues. Operators share no programs (each is a family of its own), but one
+cost model, which is trained on the earlier operators too. With `--budget 150s` for each model operators take turns, so
+that all have about as many trials at the end.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def points(
 
 
 def _similar(model: str, spec: str) -> dict[str, list[str]]:
-    """Who would be in one family, had the session had families, the nearest first."""
+    """The operators that would be in the same family, the nearest first."""
     from slipstream.frontends import load_model
     from slipstream.graph.operators import extract_operators
     from slipstream.graph.prepare import prepare

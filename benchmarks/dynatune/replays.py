@@ -1,7 +1,7 @@
-"""Policies played over recorded curves, several seeds each.
+"""Replays of policies on recorded curves, several seeds each.
 
-A seed decides the order in which a policy sees the operators as well as its random numbers: otherwise a policy without
-any, such as the sequential one, would have a single run, and luck or bad luck with the order of the model.
+A seed sets the order of the operators and the policy's random numbers: otherwise a policy without random numbers, such
+as the sequential one, would have a single run, whose result depends on the order of the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LABELS = {
     "sequential": "sequential",
     "oracle": "oracle",
 }
-# A recorded curve ends where it ends; nobody gives up on it before.
+# An operator is finished at the end of its curve only.
 _PATIENCE = 10**9
 
 
@@ -75,7 +75,7 @@ class Study:
         return [run for recording in self.models[model] for run in self.runs_of(recording, name)]
 
     def informed(self, recording: Recording) -> list[Replay]:
-        """Replays by a policy that knows the model's other recordings; none if there are none."""
+        """Replays by a policy that is given the model's other recordings; none if there are none."""
         others = [other.replayable() for other in self.models[recording.model] if other is not recording]
         runs = []
         for seed in range(self.seeds) if others else ():

@@ -1,4 +1,4 @@
-"""What choosing costs: CPU seconds per slot beside the seconds of tuning in it (the paper's figure 12).
+"""The cost of scheduling: CPU seconds of a decision beside the seconds of a slot (the paper's figure 12).
 
     python -m benchmarks.dynatune.scheduling_cost
 

@@ -1,9 +1,9 @@
-"""The table: how long each policy takes to come near the lowest latency, and whether DynaTune reaches its bars.
+"""The summary table: how long each policy takes to come near the lowest latency, and whether DynaTune meets its bars.
 
     python -m benchmarks.dynatune.summary
 
 A time is the median over seeds. "Lowest" is the latency with every curve at its end. Means over models are geometric,
-for they are means of ratios; a model that needs no tuning to be that near says nothing and is left out of them.
+as means of ratios; a model that needs no tuning to be that near is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bar:
 
 
 def speedup(times: Times, ours: str, other: str) -> float:
-    """How many times sooner `ours` is there than `other`, on average over models; NaN if no model tells."""
+    """How many times sooner `ours` is there than `other`, on average over models; NaN if no model can be compared."""
     pairs = [(by_policy[other], by_policy[ours]) for by_policy in times.values()]
     ratios = [there / here for there, here in pairs if there > 0 and here > 0]
     return geometric_mean(ratios) if ratios else math.nan
@@ -66,7 +66,7 @@ def bars(times: Times, calibrated: float) -> list[Bar]:
 
 
 def times_the_oracle(study: Study) -> dict[str, dict[str, float]]:
-    """Recording -> times the oracle's time within 1 %, of the informed policy and ours, where it can be told."""
+    """Recording -> times the oracle's time within 1 %, of the informed policy and ours, where both can be compared."""
     found: dict[str, dict[str, float]] = {}
     for recording in study.recordings:
         runs = {"informed": study.informed(recording)}

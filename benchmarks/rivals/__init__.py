@@ -1,1 +1,1 @@
-"""The runtimes a user could pick instead, each in a process of its own, at the best of its sensible settings."""
+"""Other runtimes to compare with, each in a process of its own, at the best of the settings tried."""

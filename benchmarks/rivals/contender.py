@@ -1,7 +1,7 @@
-"""One runtime in a process of its own, that runs a model in short blocks when it is told to.
+"""One runtime in a process of its own, which runs a model in short blocks on request.
 
-Runtimes disturb each other in one process (thread pools, allocators, environment), and each is to be measured as it
-would run alone. So every side is a process that sleeps until its turn.
+Runtimes disturb each other in one process (thread pools, allocators, environment), so every side is a process that
+sleeps until its turn.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Contender:
         )
 
     def wait(self) -> dict[str, Any]:
-        """What it says once it is ready; raises `ContenderError` if it never will be."""
+        """Its description, once it is ready; raises `ContenderError` if it fails."""
         return self._answer()
 
     def choose(self) -> dict[str, Any]:
-        """Let it try its variants and keep to the fastest."""
+        """Let it time its variants and use the fastest from then on."""
         return self._ask("choose")
 
     def block(self) -> list[float]:
@@ -137,7 +137,7 @@ def choose(variants: Mapping[str, Run]) -> tuple[str, dict[str, float]]:
 
 
 def run_block(run: Run) -> list[float]:
-    """Times of the runs of one block; its first run is thrown away, since it pays for what others did to the caches."""
+    """Times of the runs of one block; its first run is not counted, since other sides have filled the caches."""
     run()
     times: list[float] = []
     began = time.perf_counter()

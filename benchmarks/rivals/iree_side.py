@@ -14,7 +14,7 @@ _VARIANTS = {
     "O2": ["--iree-opt-level=O2"],
     "O3, data tiling": ["--iree-opt-level=O3", "--iree-opt-data-tiling"],
 }
-_OPSET = "17"  # older models are brought up to it: its importer knows no others
+_OPSET = "17"  # the only opset its importer supports; older models are converted to it
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -64,8 +64,8 @@ def _compile(compiler: Any, model: Path, binary: Path, options: list[str]) -> No
             output_file=str(unfinished),
         )
     except compiler.CompilerToolError as error:
-        said = [line for line in str(error).splitlines() if "error:" in line]
-        raise ContenderError(f"cannot compile it: {said[0] if said else 'crashed'}"[:200]) from error
+        errors = [line for line in str(error).splitlines() if "error:" in line]
+        raise ContenderError(f"cannot compile it: {errors[0] if errors else 'crashed'}"[:200]) from error
     finally:
         source.unlink(missing_ok=True)
     unfinished.rename(binary)

@@ -1,4 +1,4 @@
-"""ONNX Runtime with all its graph optimisations; which way of waiting and running is best depends on the model."""
+"""ONNX Runtime with all graph optimisations; its variants differ in spinning, executor and block size."""
 
 from __future__ import annotations
 

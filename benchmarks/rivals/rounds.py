@@ -16,11 +16,11 @@ _ROUNDS_OF_SLOW = 3
 def compare(
     sides: Sequence[str], jobs: Mapping[str, Mapping[str, Any]], *, processes: int, rounds: int, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """For each side what it says about itself and, for each set of processes, its median of each round.
+    """For each side its description and, for each set of processes, its median of each round.
 
-    How its memory lies makes the same code up to a tenth faster or slower from process to process, hence several. The
-    first set tries the variants of each side's settings; the others take what was best. A side that takes longer than
-    a second takes part in three rounds only and has None for the others. One that cannot take part says why.
+    Memory placement makes the same code up to a tenth faster or slower from process to process, hence several. The
+    first set times the variants of each side's settings; the others use the fastest. A side that takes longer than
+    a second takes part in three rounds only and has None for the others. One that cannot take part gives the reason.
     """
     found: dict[str, dict[str, Any]] = {side: {"blocks": []} for side in sides}
     rng = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
-"""TVM as it comes: its ONNX importer and its own pipeline, without any of Slipstream's preparation.
+"""Unmodified TVM: its ONNX importer and its own pipeline, without any of Slipstream's preparation.
 
-Untuned it is built on the spot; what `tune_relax` made has been built by `benchmarks.rivals.tvm_stock`.
+The untuned model is built here; the one tuned by `tune_relax` is built by `benchmarks.rivals.tvm_stock`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.rivals.contender import Run, feeds, work_folder
 
 
 def environment(threads: int) -> dict[str, str]:
-    # Left alone it uses half the cores of an x86-64 machine.
+    # By default it uses half the cores of an x86-64 machine.
     return {"TVM_NUM_THREADS": str(threads)}
 
 

@@ -1,4 +1,4 @@
-"""DynaTune's belief: what an operator's history says about the slot to come."""
+"""The Bayesian model of DynaTune: predicts from an operator's tuning history the gain of its next slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The belief model put together: history in, forecast out."""
+"""`Belief`: fits a learning curve to an operator's best times and forecasts its next slot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BeliefError(SlipstreamError):
 
 
 class Belief:
-    """Forecasts one slot ahead. Equal arguments and seed give equal forecasts, whatever was asked before."""
+    """Forecasts one slot ahead. Equal arguments and seed give equal forecasts; nothing depends on earlier calls."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Belief:
     ) -> Forecast:
         """The forecast for operator `key` with this history of best seconds after 0, 1, ... trials.
 
-        `relatives` are histories and FLOPs of similar operators that have come further, to learn from while this
-        history is short. A history without a valid measurement gives a forecast of nothing.
+        `relatives` are histories and FLOPs of similar operators with more trials, used in the fit while this history
+        is short. A history without a valid measurement gives a forecast of no improvement.
         """
         share = performance(history, flops, self.peak_flops)
         if not share.size or share[-1] <= 0:

@@ -1,4 +1,4 @@
-"""Where a curve breaks: a jump means that the search found another region (DynaTune, section 4.3)."""
+"""Change points of a tuning curve: after a jump only the later part is fitted (DynaTune, section 4.3)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def segments(performance: NDArray[np.float64], jump: float = JUMP) -> list[int]:
 
 
 def last_segment(performance: NDArray[np.float64], jump: float = JUMP) -> int:
-    """Where the segment starts that carries the forecast."""
+    """Start index of the segment that the forecast is fitted to."""
     return segments(performance, jump)[-1]

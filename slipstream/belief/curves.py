@@ -2,8 +2,8 @@
 
 Two choices make them easy to fit and to sample. Values are in units of the best performance so far, so that one set
 of bounds suits an operator at 1 % of the peak and one at 60 %. And the parameter that moves the curve up and down is
-replaced by `log_value`, the logarithm of the curve's value at the end of the coming slot: what we want to know is a
-parameter, and "a forecast below the best so far is impossible" is simply `log_value >= 0`. The prior is uniform
+replaced by `log_value`, the logarithm of the curve's value at the end of the coming slot: the quantity to forecast is a
+parameter, and "a forecast below the best so far is impossible" becomes `log_value >= 0`. The prior is uniform
 between the bounds, so a parameter that is a scale is represented by its logarithm.
 
 Each function takes parameters `theta` of shape (..., p), the logarithms of n trial numbers, and that of the trial

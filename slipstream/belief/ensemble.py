@@ -1,4 +1,4 @@
-"""The paper's sampler: Goodman and Weare's affine-invariant ensemble, by emcee. The reference for the default one."""
+"""The paper's sampler, reference for the default one: Goodman and Weare's affine-invariant ensemble, by emcee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another slot would bring, in numbers a scheduler can use."""
+"""`Forecast`: the distribution of an operator's performance at the end of its next slot."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Forecast:
     diagnostics: Diagnostics
 
     @property
-    def latency_cut(self) -> float:
-        """The share of the operator's latency that the slot should take away: 1 - best / (best + improvement)."""
+    def latency_reduction(self) -> float:
+        """Expected relative reduction of the operator's latency in the slot: 1 - best / (best + improvement)."""
         after = self.best + self.expected_improvement
         return self.expected_improvement / after if after > 0 else 0.0
 
@@ -44,11 +44,11 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     """The distribution of the outcome: the best so far, plus the curve's growth, plus noise.
 
     A curve fitted to a step function runs through the middle of the steps, so only its growth over the slot is
-    used, from the best on. An outcome below the best means that the slot brought nothing. A heavy sample is drawn
-    many times, each time with noise of its own: else the noise of a few samples would decide.
+    added to the best. An outcome below the best means no improvement. A sample of large weight is drawn many
+    times, each time with its own noise: otherwise the noise of a few samples would dominate.
     """
     seen = posterior.seen
-    drawn = _evenly(samples.weight, rng)
+    drawn = _systematic_draw(samples.weight, rng)
     scale = np.sqrt(posterior.squares(samples.theta))[drawn] * seen.noise_end
     noise = scale / np.sqrt(rng.chisquare(posterior.freedom, OUTCOMES)) * rng.standard_normal(OUTCOMES)
     outcome = np.clip(1 + posterior.growth(samples.theta)[drawn] + noise, 1.0, seen.ceiling)
@@ -65,7 +65,7 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     )
 
 
-def _evenly(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:
+def _systematic_draw(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:
     """Indices drawn in proportion to `weight`, at even steps from a random start, which adds the least variance."""
     steps = (rng.random() + np.arange(OUTCOMES)) / OUTCOMES
     return np.minimum(np.searchsorted(np.cumsum(weight), steps), len(weight) - 1)

@@ -1,10 +1,10 @@
-"""The default sampler: adaptive importance sampling, the ensemble's answer in a small part of its time.
+"""The default sampler: adaptive importance sampling; the same forecasts as the ensemble in a fraction of its time.
 
 The posterior has two to four parameters in a box and is cheap to evaluate for hundreds of them at once, where a
 chain needs a thousand evaluations one after another. So: draws spread evenly over the box; draws around the least
-squares fit, as wide as its curvature says; then, in rounds, draws around the weighted mean of all those before. Each
+squares fit, as wide as its curvature; then, in rounds, draws around the weighted mean of all those before. Each
 draw is weighted by the posterior over the density of the mixture it could have come from (the balance heuristic), so
-that a bad round costs efficiency and not truth, and the even draws keep the weights bounded.
+that a bad round costs efficiency but adds no bias, and the even draws keep the weights bounded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from slipstream.belief.samples import Diagnostics, Samples
 Array = NDArray[np.float64]
 
 EVEN_DRAWS, NEAR_DRAWS, ROUNDS = 512, 320, 4
-# A round's proposal is made from weights tempered until they are worth this many draws: a few lucky draws must not
-# pull the next round onto themselves.
+# A round's proposal is made from weights tempered to this many effective draws: a few draws of high weight must not
+# concentrate the next round on themselves.
 _WORTH = 60
 # Tails heavier than the posterior's.
 _FREEDOM = 5
@@ -30,7 +30,7 @@ _FREEDOM = 5
 
 def sample(posterior: Posterior, rng: np.random.Generator) -> Samples:
     """Weighted draws from the posterior."""
-    theta = _even(posterior, rng)
+    theta = _low_discrepancy(posterior, rng)
     logp = posterior.log_probability(theta)
     box = EVEN_DRAWS / float(np.prod(posterior.high - posterior.low))
     proposals = [_around_fit(posterior, theta[np.argmax(logp)])]
@@ -51,7 +51,7 @@ def sample(posterior: Posterior, rng: np.random.Generator) -> Samples:
     return Samples(theta, weight, Diagnostics(effective_samples=_effective(weight)))
 
 
-def _even(posterior: Posterior, rng: np.random.Generator) -> Array:
+def _low_discrepancy(posterior: Posterior, rng: np.random.Generator) -> Array:
     """Points spread over the box more evenly than random ones: multiples of irrational steps, shifted at random."""
     size = len(posterior.low)
     # The root of g^(d+1) = g + 1 generalises the golden ratio to d dimensions.
@@ -64,24 +64,24 @@ def _even(posterior: Posterior, rng: np.random.Generator) -> Array:
 
 
 def _around_fit(posterior: Posterior, start: Array) -> _StudentT:
-    """As wide as the normal distribution that touches the posterior at the least squares fit."""
+    """A proposal with the covariance of the Laplace approximation at the least squares fit."""
     centre = fit(posterior, start)
     jacobian = posterior.jacobian(centre)
     variance = float(posterior.squares(centre)) / posterior.freedom
     precision = (jacobian * posterior.seen.weight[:, None]).T @ jacobian / variance
     precision += np.diag(12 / (posterior.high - posterior.low) ** 2)
-    return _StudentT(centre, _tamed(posterior, np.linalg.inv(precision).astype(float)))
+    return _StudentT(centre, _regularised(posterior, np.linalg.inv(precision).astype(float)))
 
 
 def _around_mean(posterior: Posterior, theta: Array, weight: Array) -> _StudentT:
-    """As wide as the weighted draws are."""
+    """A proposal with the mean and covariance of the weighted draws."""
     centre = weight @ theta
     apart = theta - centre
-    return _StudentT(centre, _tamed(posterior, apart.T @ (apart * weight[:, None])))
+    return _StudentT(centre, _regularised(posterior, apart.T @ (apart * weight[:, None])))
 
 
-def _tamed(posterior: Posterior, covariance: Array) -> Array:
-    """The covariance with something on its diagonal, so that it can be factored whatever it was."""
+def _regularised(posterior: Posterior, covariance: Array) -> Array:
+    """The covariance with a small amount added to its diagonal, so that it can always be factored."""
     floor = (1e-4 * (posterior.high - posterior.low)) ** 2
     return covariance + np.diag(floor)
 
@@ -100,7 +100,7 @@ def _effective(weight: Array) -> float:
 
 
 def _tempered(log_weight: Array) -> Array:
-    """Weights to a power between 0 and 1, the highest of a few that leaves them worth enough draws."""
+    """Weights to a power between 0 and 1: the highest of a few that leaves enough effective draws."""
     power = 1.0
     weight = _normalised(log_weight)
     while _effective(weight) < _WORTH and power > 1e-3:

@@ -1,4 +1,4 @@
-"""Non-linear least squares within bounds: where the samplers start."""
+"""Non-linear least squares within bounds: the starting point of the samplers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fit(posterior: Posterior, start: Array) -> Array:
         weighted = jacobian * seen.weight[:, None]
         normal = weighted.T @ jacobian
         slope = weighted.T @ (seen.y - posterior.values(theta))
-        # A parameter at its bound that wants to leave is held, or it would spoil the step of the others.
+        # A parameter at its bound whose step points outside is fixed, or it would distort the step of the others.
         held = ((theta <= posterior.low) & (slope < 0)) | ((theta >= posterior.high) & (slope > 0))
         free = np.flatnonzero(~held)
         if not free.size:

@@ -1,4 +1,4 @@
-"""From an operator's history to the points a curve is fitted to.
+"""Turns an operator's history of best times into the weighted points a curve is fitted to.
 
 Best-so-far curves are step functions: neighbouring points repeat each other, and steps grow smaller with time. Three
 choices make the belief's intervals contain the truth as often as they say. A slot's worth of trials counts as one
@@ -22,11 +22,11 @@ Array = NDArray[np.float64]
 MOST_POINTS = 32
 # The curve of a similar operator counts as this many slots, and less once the operator has slots of its own.
 SHARED_SLOTS = 2.0
-# Above this many times the best, an asymptote is not considered, far as the peak may be: few operators are bound by
-# arithmetic alone, and a peak they cannot reach would make every forecast a dream.
+# Asymptotes above this many times the best are not considered, even if the peak is higher: few operators are bound by
+# arithmetic alone, and an unreachable peak would make every forecast too high.
 MOST_GROWTH = 20.0
 LEAST_GROWTH = 1.2
-# More slots than this in one segment say no more about the next one.
+# More slots than this in one segment do not improve the forecast.
 MOST_SLOTS = 40
 # Far above any machine, far below where arithmetic overflows.
 _FASTEST = 1e150
@@ -54,8 +54,7 @@ class Observations:
 def performance(history: ArrayLike, flops: float, peak_flops: float) -> Array:
     """Best FLOP/s so far as a share of the peak, for each entry of a history of seconds; 0 where nothing worked.
 
-    Where that means nothing, because the operator computes nothing or the peak is not known (0), it is the speed as
-    a share of twice the best speed.
+    For an operator without FLOPs, or an unknown peak (0), it is the speed as a share of twice the best speed.
     """
     seconds = np.asarray(history, dtype=float)
     rate = np.zeros_like(seconds)
@@ -70,8 +69,8 @@ def performance(history: ArrayLike, flops: float, peak_flops: float) -> Array:
 def observe(share: Array, slot_trials: int, relatives: Sequence[Array] = ()) -> Observations:
     """The points for a forecast one slot ahead. `share` is the operator's performance after 0, 1, ... trials.
 
-    `relatives` are the curves of similar operators that have come further: what they gained beyond this operator's
-    number of trials is added as if it had been seen here, with the weight of `SHARED_SLOTS` slots at first.
+    `relatives` are the curves of similar operators with more trials: their gains beyond this operator's number of
+    trials are added as observations, with the weight of `SHARED_SLOTS` slots at first.
     """
     best, now = float(share[-1]), len(share) - 1
     start = last_segment(share)
@@ -100,7 +99,7 @@ def observe(share: Array, slot_trials: int, relatives: Sequence[Array] = ()) -> 
 
 
 def _representatives(share: Array, start: int) -> NDArray[np.intp]:
-    """Indices that tell the segment's shape: both ends of its steps, or an even choice of them, and some in between."""
+    """Indices that represent the segment's shape: both ends of (some of) its steps, and some in between."""
     last = len(share) - 1
     steps = np.flatnonzero(np.diff(share[start:]) > 0) + start
     between = start + np.geomspace(1, last - start + 1, 12).astype(int) - 1

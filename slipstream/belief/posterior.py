@@ -1,4 +1,4 @@
-"""How probable a curve is, given what was measured (DynaTune, section 4.3)."""
+"""Posterior probability of a curve's parameters given the measurements (DynaTune, section 4.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.belief.observations import Observations
 
 Array = NDArray[np.float64]
 
-# Before anything is seen, the noise is believed to be 5 % of the best performance, as firmly as one slot would say so.
+# The prior of the noise is 5 % of the best performance, with the weight of one slot.
 PRIOR_NOISE, PRIOR_SLOTS = 0.05, 1.0
 
 

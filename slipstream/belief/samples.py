@@ -1,4 +1,4 @@
-"""What a sampler gives back."""
+"""`Samples` and `Diagnostics`: the result of a sampler and measures of its quality."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Whether the samples can be trusted.
+    """Measures of the samples' quality.
 
-    `effective_samples`: how many independent draws they are worth. `acceptance`: the share of proposals accepted
-    (an ensemble should have 0.2 to 0.7), `autocorrelation`: steps between independent ones, worst parameter; both
-    are NaN for a sampler that has no chain.
+    `effective_samples`: the number of independent draws with the same variance. `acceptance`: the share of
+    proposals accepted (an ensemble should have 0.2 to 0.7), `autocorrelation`: steps between independent ones,
+    worst parameter; both are NaN for a sampler that has no chain.
     """
 
     effective_samples: float

@@ -1,4 +1,4 @@
-"""The `slipstream` command. Nothing here imports NumPy or TVM before it has to: `--help` is instant."""
+"""The `slipstream` command. NumPy and TVM are imported only when needed, so that `--help` is instant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slipstream doctor`: look at the installation and the machine, and say what to mend."""
+"""`slipstream doctor`: checks the installation and the machine, and prints what to repair."""
 
 from __future__ import annotations
 

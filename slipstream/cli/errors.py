@@ -1,4 +1,4 @@
-"""How commands fail: one line and a remedy for the user's mistakes, never a bare traceback."""
+"""Error output of commands: one line with a remedy for a user's mistake instead of a traceback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def fail(message: str, code: int, details: str, debug: bool) -> NoReturn:
-    """Say what went wrong and leave."""
+    """Print the error and exit."""
     if debug and details:
         click.echo(details, err=True)
     click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)

@@ -1,4 +1,4 @@
-"""Running the compiler in a child process, so that a crash in native code is an error like any other."""
+"""Running the compiler in a child process, so that a crash in native code becomes an ordinary error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
         child.start()
         sender.close()
         try:
-            answer = _listen(receiver, progress)
+            answer = _read_answer(receiver, progress)
         except KeyboardInterrupt:
             child.terminate()
             child.join()
@@ -45,8 +45,8 @@ def run_guarded(work: Callable[[Progress], Any], progress: Progress) -> Any:
     raise value
 
 
-def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
-    """The child's last word, or None if it died without one."""
+def _read_answer(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
+    """The child's answer, or None if it ended without one."""
     while True:
         try:
             kind, value = receiver.recv()
@@ -60,7 +60,7 @@ def _listen(receiver: Connection, progress: Progress) -> tuple[str, Any] | None:
 def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None:
     die_with_parent(number=signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary files are cleaned up
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then stops this process
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
@@ -68,8 +68,10 @@ def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None
     except SlipstreamError as error:
         sender.send(("error", _with_traceback(error)))
     except Exception as error:
-        said = (str(error).strip().splitlines() or [""])[-1]
-        bug = BuildError(f"{type(error).__name__}: {said} (a bug in Slipstream or TVM: run with --debug and report it)")
+        message = (str(error).strip().splitlines() or [""])[-1]
+        bug = BuildError(
+            f"{type(error).__name__}: {message} (a bug in Slipstream or TVM: run with --debug and report it)"
+        )
         sender.send(("error", _with_traceback(bug)))
 
 

@@ -1,4 +1,4 @@
-"""Writing lines for a log or another program, which may stop reading at any time."""
+"""Line-by-line output to a log or a pipe whose reader may close it at any time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TextIO
 
 
 class LineOutput:
-    """Every line is out at once. A reader that has gone away is no reason to stop working: later lines are dropped."""
+    """Flushes every line. If the reader has closed the pipe, later lines are dropped and the command continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

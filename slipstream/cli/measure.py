@@ -1,4 +1,4 @@
-"""`slipstream measure`: what each operator takes before anybody tuned it, here or on a remote device."""
+"""`slipstream measure`: times each operator's default program, on this machine or on a remote device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STAGES = ("import", "prepare", "extract", "measure")
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator as text: this process does without TVM. `program` is its default program."""
+    """An operator as text, so that this process need not import TVM. `program` is its default program."""
 
     key: str
     name: str

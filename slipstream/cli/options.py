@@ -57,7 +57,7 @@ threads_option = click.option("--threads", type=click.IntRange(min=1), help="Thr
 
 
 def rpc_options(command: F) -> F:
-    """`--rpc` and `--rpc-key`: measure on remote devices; `measure.choose` knows what they mean."""
+    """`--rpc` and `--rpc-key`: measure on remote devices; `measure.choose` interprets them."""
     command = click.option("--rpc-key", metavar="NAME", help="The key of the devices to use.")(command)
     return click.option("--rpc", metavar="HOST:PORT", help="Measure on devices of the RPC tracker there.")(command)
 

@@ -1,4 +1,4 @@
-"""Showing where long work stands: a live line on a terminal, nothing but errors in a pipe."""
+"""Progress of long commands: a live line on a terminal, nothing but errors in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures and names read on a terminal: `412 µs`, `4:19`, `1.32x`."""
+"""Formatting of figures and names for the terminal: `412 µs`, `4:19`, `1.32x`."""
 
 from __future__ import annotations
 

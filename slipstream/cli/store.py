@@ -1,4 +1,4 @@
-"""`slipstream store`: look at what was learned, and look after the file it is in."""
+"""`slipstream store`: shows, merges, prunes, checks, exports and imports the stored measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 @click.group()
 def store() -> None:
-    """Look at what tuning has learned, and look after the file it is in.
+    """Show and maintain the measurements stored by tuning sessions.
 
     PATH is a store, or the directory of a session.
     """
@@ -96,7 +96,7 @@ def show(path: Path, key: str | None, hardware: str | None, count: int) -> None:
 @click.argument("others", type=StorePath(), nargs=-1, required=True)
 @one_line_errors
 def merge(path: Path, others: tuple[Path, ...]) -> None:
-    """Add what OTHERS know to the store at PATH, which is made if there is none. No trial is added twice."""
+    """Add the trials of OTHERS to the store at PATH, which is created if missing. No trial is added twice."""
     from slipstream.store import Store
     from slipstream.store.merge import merge as merge_stores
 
@@ -203,14 +203,14 @@ def import_command(path: Path, directory: Path, hardware: str | None) -> None:
     _report(f"{path}: {done.trials} trials of {done.operators} operators added, {done.known} known", done)
 
 
-def _report(said: str, done: Transferred) -> None:
-    click.echo(said)
+def _report(message: str, done: Transferred) -> None:
+    click.echo(message)
     if done.skipped:
         click.echo(f"{done.skipped} left out, the first because {done.reason}")
 
 
 def describe_module(text: str) -> OperatorRecord:
-    """The operator that a MetaSchedule workload is."""
+    """The operator that a MetaSchedule workload computes."""
     import tvm
 
     from slipstream.graph.describe.key import operator_key

@@ -115,7 +115,7 @@ def tune_command(
 @_view_options
 @one_line_errors
 def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) -> None:
-    """Go on with the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
+    """Continue the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
 
     def work(watcher: Any) -> TuningResult:
         import_tvm_without_torch()
@@ -131,7 +131,7 @@ def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
 def status_command(directory: Path, as_json: bool) -> None:
-    """Show how far the session in DIRECTORY has come, whether it is running or not."""
+    """Show the progress of the session in DIRECTORY, whether it is running or not."""
     from slipstream.session.directory import SessionDirectory, open_store
     from slipstream.session.status import snapshot_of, state_of
 
@@ -172,7 +172,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
 
 
 def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool) -> None:
-    """Run a session under a view, then print what it brought."""
+    """Run a session with a view of its progress, then print the result."""
     from slipstream.cli.tune_view import make_view
 
     try:
@@ -183,8 +183,8 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
 
         if not (directory / SESSION).exists():
             raise  # nothing has begun
-        said = f"interrupted; everything measured is kept: slipstream resume {directory} goes on"
-        fail(said, INTERRUPTED, "", debug=False)
+        message = f"interrupted; everything measured is kept: slipstream resume {directory} goes on"
+        fail(message, INTERRUPTED, "", debug=False)
     if mode == "json":
         return
     from rich.console import Console

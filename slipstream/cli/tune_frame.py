@@ -1,4 +1,4 @@
-"""One picture of a tuning session: a snapshot goes in, lines that fit the terminal come out."""
+"""Renders a snapshot of a tuning session as lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def frame(
 ) -> list[Text]:
     """At most `height` lines of at most `width` cells.
 
-    `waited`: seconds since the snapshot was taken; `final`: nothing is going on any more and there is no next picture.
+    `waited`: seconds since the snapshot was taken; `final`: the session has ended and this is the last picture.
     """
     elapsed = snapshot.elapsed + waited
     header, footer = _header(snapshot, elapsed, width), _footer(snapshot, width, waited, note, final)
@@ -59,7 +59,7 @@ def _header(snapshot: Snapshot, elapsed: float, width: int) -> Text:
 
 
 def _figures(snapshot: Snapshot) -> list[Text]:
-    """What there is to say in figures, the most important first."""
+    """The session's figures, the most important first."""
     operators = snapshot.operators
     if not operators:
         first, second = Text("no operators yet", style="bold"), Text()
@@ -123,7 +123,7 @@ def _footer(snapshot: Snapshot, width: int, waited: float, note: str, final: boo
 
 
 def _phases(phase: str) -> Text:
-    """Every phase in order, where we are standing out."""
+    """Every phase in order, the current one highlighted."""
     line = Text()
     *phases, _ = PHASES
     here = PHASES.index(phase)
@@ -142,10 +142,10 @@ def _budget(snapshot: Snapshot, width: int, waited: float) -> Text:
     if used is None or not math.isfinite(used):
         return Text(left or "no budget set: tuning goes on until it is stopped", style="dim")
     used = min(1.0, max(0.0, used))
-    said = f" {100 * used:3.0f}%  {left}".rstrip()
-    length = max(10, width - len(said))
+    text = f" {100 * used:3.0f}%  {left}".rstrip()
+    length = max(10, width - len(text))
     filled = round(used * length)
-    return Text("━" * filled, style="green").append("─" * (length - filled), style="dim").append(said, style="default")
+    return Text("━" * filled, style="green").append("─" * (length - filled), style="dim").append(text, style="default")
 
 
 def time_left(remaining: Remaining, waited: float = 0.0) -> str:

@@ -1,4 +1,4 @@
-"""A tuning session for another program to read: one JSON object a line."""
+"""The JSON view of a tuning session, for other programs: one object a line."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _WITH_FIGURES = ("slot_done", "finished")
 
 
 class JsonView(QuietView):
-    """Every event as it happens; the state of the whole, under `snapshot`, at the end of each slot and of it all."""
+    """Prints every event, with the session's state under `snapshot` at the end of each slot and of the session."""
 
     def __init__(self, output: LineOutput) -> None:
         self._output = output
 
     def __call__(self, event: Event, snapshot: Snapshot) -> None:
-        said: dict[str, Any] = {**event.data, "event": event.kind, "elapsed": event.elapsed}
+        fields: dict[str, Any] = {**event.data, "event": event.kind, "elapsed": event.elapsed}
         if event.kind in _WITH_FIGURES:
-            said["snapshot"] = _figures(snapshot)
+            fields["snapshot"] = _figures(snapshot)
         first = ("event", "elapsed")
-        ordered = {name: said[name] for name in (*first, *(name for name in said if name not in first))}
+        ordered = {name: fields[name] for name in (*first, *(name for name in fields if name not in first))}
         self._output.write(json.dumps(finite(ordered), ensure_ascii=False, allow_nan=False, default=str))
 
 

@@ -1,4 +1,4 @@
-"""The live view of a tuning session: a picture that fills the terminal and stays behind when the session ends."""
+"""The live view of a tuning session: fills the terminal, and prints its last state when the session ends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from slipstream.session.events import Event, Snapshot
 _SHORTEST_WAIT = 1 / 8
 _CLOCK = 1.0  # without news, the picture changes once a second, for the time
 _HEAL = 5.0  # how often every line is drawn again, in case something else wrote to the terminal
-_DRAWING_SHARE = 0.02  # of one core: a slow terminal or machine gets fewer pictures, not less tuning
+_DRAWING_SHARE = 0.02  # of one core: on a slow terminal or machine the picture is drawn less often
 
 
 @dataclass(frozen=True)
-class _News:
+class _Update:
     snapshot: Snapshot
     at: float
     note: str
@@ -47,14 +47,14 @@ class _Changes:
 class LiveView(QuietView):
     """Draws on the alternate screen, from a thread of its own, so that a resize or a long build needs no event.
 
-    It takes the screen with the first event and gives it back on exit, however that comes; then the last picture
-    is printed where the shell goes on. What Python code prints meanwhile is kept and shown after that.
+    It switches to the alternate screen at the first event and back on every exit; then it prints the last picture,
+    followed by the output of Python code in the meantime.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._news: _News | None = None
-        self._drawn: _News | None = None
+        self._news: _Update | None = None
+        self._drawn: _Update | None = None
         self._drawn_at = self._healed_at = -_HEAL
         self._screen: list[Text] = []
         self._size = ConsoleDimensions(0, 0)
@@ -67,7 +67,7 @@ class LiveView(QuietView):
         note = self._news.note if self._news else ""
         if event.kind == "message":
             note = str(event.data.get("text", note))
-        self._news = _News(snapshot, time.monotonic(), note)
+        self._news = _Update(snapshot, time.monotonic(), note)
         if self._thread.ident is None:
             self._take_screen()
             self._thread.start()
@@ -75,7 +75,7 @@ class LiveView(QuietView):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with suppress(OSError), self._restore:  # an OSError: the terminal is gone, and nothing is left to restore
+        with suppress(OSError), self._restore:  # an OSError: the terminal was closed, and nothing is left to restore
             self._end.set()
             if self._thread.ident is not None:
                 self._thread.join()
@@ -119,7 +119,7 @@ class LiveView(QuietView):
         if heal:
             self._healed_at = now
 
-    def _leave_picture(self, news: _News) -> None:
+    def _leave_picture(self, news: _Update) -> None:
         width, height = self._console.size
         lines = frame(news.snapshot, width, height - 1, note=news.note, final=True)
         self._console.print(*lines, sep="\n")

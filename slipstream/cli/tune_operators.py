@@ -130,9 +130,9 @@ def _more(ranked: Sequence[OperatorProgress], shown: Sequence[OperatorProgress],
     rest = [row for row in ranked if row.key not in keys]
     untimed = sum(not math.isfinite(row.best) for row in rest)
     share = sum(_share(row, total) or 0.0 for row in rest)
-    said = f"  ... and {len(rest)} more"
+    text = f"  ... and {len(rest)} more"
     if untimed < len(rest):
-        said += f", {100 * share:.1f}% of the latency"
+        text += f", {100 * share:.1f}% of the latency"
     if untimed:
-        said += f", {untimed} without a time yet"
-    return Text(said, style="dim")
+        text += f", {untimed} without a time yet"
+    return Text(text, style="dim")

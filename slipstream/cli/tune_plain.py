@@ -1,4 +1,4 @@
-"""A tuning session as a log: a line whenever something worth a line happens."""
+"""The log view of a tuning session: one line for each slot, phase and message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _operator(event: Event, snapshot: Snapshot) -> OperatorProgress | None:
 
 
 def _gains(row: OperatorProgress) -> str:
-    """The operator's best, what the slot brought and what all its slots did."""
+    """The operator's best time, the gain of the slot and that of all its slots."""
     if not math.isfinite(row.best):
         return "has no working program yet"
     before = row.recent[-2] if len(row.recent) > 1 else row.start

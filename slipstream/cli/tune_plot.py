@@ -1,4 +1,4 @@
-"""Little drawings in characters: a curve in braille dots, a trend in blocks, a bar."""
+"""Plots made of characters: a curve in braille dots, a trend in blocks, a bar."""
 
 from __future__ import annotations
 

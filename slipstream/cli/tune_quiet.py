@@ -1,4 +1,4 @@
-"""A tuning session that nobody watches, and what every view starts from."""
+"""The view that shows nothing (`--quiet`), and base class of all views of a tuning session."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from slipstream.session.events import Event, Snapshot
 
 
 class QuietView:
-    """Shows nothing: the result is for the command to print. Enter a view, hand it to the session, leave it."""
+    """Shows nothing; the command prints the result. A view is a context manager that is passed to the session."""
 
     def __enter__(self) -> Self:
         return self
 
     def __call__(self, event: Event, snapshot: Snapshot) -> None:
-        """Something happened; `snapshot` may go on changing after the call."""
+        """Called for each event; `snapshot` may change after the call."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The session is over, well or badly."""
+        """The session has ended, with or without an error."""

@@ -1,4 +1,4 @@
-"""What tuning brought, once it is over."""
+"""Prints the result of a tuning session."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[st
     if end_to_end is not None:
         table.add_row("whole model", Text(latency(end_to_end, 4), style="bold"))
     for name, seconds in against.items():
-        said = _as_fast(seconds, end_to_end if end_to_end is not None else math.inf)
-        table.add_row(Text(one_line(name)), latency(seconds, 4), f"slipstream is {said}" if said else "")
+        text = _as_fast(seconds, end_to_end if end_to_end is not None else math.inf)
+        table.add_row(Text(one_line(name)), latency(seconds, 4), f"slipstream is {text}" if text else "")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Everything a model can come from → `Model`."""
+"""Importers: they turn ONNX files, PyTorch programs and models of the built-in zoo into a `Model`."""
 
 from __future__ import annotations
 

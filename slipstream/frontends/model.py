@@ -1,4 +1,4 @@
-"""The one form every model takes once it is inside."""
+"""`Model`: an imported model as a Relax module with named inputs and a reference to verify against."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.frontends.inputs import Array, TensorSpec
 
 
 class Reference(Protocol):
-    """The truth a compiled model is checked against."""
+    """Computes the outputs a compiled model is verified against."""
 
     name: str
 

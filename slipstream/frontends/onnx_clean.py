@@ -21,7 +21,7 @@ from slipstream.frontends.inputs import TensorSpec, random_inputs
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_padding import merge_padding
 
-# Operators that hand on the integers of an input unchanged, on the way to the table they index.
+# Operators that pass integers of an input on unchanged, between the input and the table it indexes.
 _KEEPS_INTEGERS = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice"}
 
 

@@ -1,4 +1,4 @@
-"""Our own translations for ONNX operators that TVM imports in a form later passes cannot see through.
+"""Converters for ONNX operators that TVM imports in a form later passes cannot optimise.
 
 TVM emits Clip as an opaque loop nest and stacks the inputs of Sum, Max, Min and Mean into one larger tensor;
 both stop layout conversion and fusion. As plain element-wise operators they fuse into the convolution.
@@ -61,7 +61,7 @@ def _pairwise(base: type, binary: Callable[[Any, Any], Any], mean: bool = False)
 
 
 class _Gather(onnx_frontend.Gather):  # type: ignore[misc]
-    """Constant indices are counted from the front now; others cannot leave the table, whatever they hold."""
+    """Negative constant indices are normalised at import, others at run time, which are also clipped to the table."""
 
     @classmethod
     def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
@@ -82,7 +82,7 @@ class _Gather(onnx_frontend.Gather):  # type: ignore[misc]
 
 
 class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
-    """Bounds are brought into range now; before opset 10 they are attributes."""
+    """Bounds are brought into range at import; before opset 10 they are attributes."""
 
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
@@ -167,7 +167,7 @@ class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
 
 
 class _ConvTranspose(onnx_frontend.ConvTranspose):  # type: ignore[misc]
-    """`output_shape` stands for the padding that leads to it, which TVM's converter does not know."""
+    """`output_shape` determines the padding; TVM's converter does not support it."""
 
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
@@ -241,13 +241,13 @@ _CONVERTERS = {
 
 
 # TVM's RoiAlign samples other places than ONNX Runtime's.
-_WRONG = ("RoiAlign",)
+_WRONG_IN_TVM = ("RoiAlign",)
 
 
 def convert_map() -> dict[str, Any]:
     """Every ONNX operator that can be imported, by name, with its converter."""
     known = {**_stock_convert_map(), **_CONVERTERS}
-    return {name: converter for name, converter in known.items() if name not in _WRONG}
+    return {name: converter for name, converter in known.items() if name not in _WRONG_IN_TVM}
 
 
 _stock_convert_map = onnx_frontend._get_convert_map

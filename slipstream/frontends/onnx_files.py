@@ -11,6 +11,6 @@ _LARGEST_MESSAGE = 16_000_000
 
 
 def save(proto: onnx.ModelProto, path: Path) -> None:
-    """Write the model; a large one loses its weights to a file beside it."""
+    """Write the model; the weights of a large one go to a separate file, and are removed from `proto`."""
     large = proto.ByteSize() > _LARGEST_MESSAGE
     onnx.save(proto, str(path), save_as_external_data=large, location=f"{path.name}.data" if large else None)

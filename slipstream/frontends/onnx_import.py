@@ -22,10 +22,10 @@ from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_files import save
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
-# TVM gives these results of the largest possible size, which is not what the model says.
+# TVM gives these results of the largest possible size instead of the size the data determines.
 _DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
-# What the importer says when a shape is still computed at run time, none of which names the cause.
-_SHAPE_PUZZLES = (
+# Messages of the importer when a shape is computed at run time; none of them names the cause.
+_DYNAMIC_SHAPE_MESSAGES = (
     "to be Shape",
     "ShapeExpr",
     "'PrimType'",
@@ -62,7 +62,7 @@ class OnnxReference:
             given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
             returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
             for path, feed in zip(given, feeds, strict=True):
-                np.savez(path, **feed)  # type: ignore[arg-type]  # names are free, the stub thinks otherwise
+                np.savez(path, **feed)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
             sandbox.call("run", model=str(self.path), feeds=given, results=returned)
             return [_read_positional(path) for path in returned]
 
@@ -78,9 +78,9 @@ def clean_onnx(
     constants: Mapping[str, float],
     disposable: bool = False,
 ) -> tuple[OnnxReference, dict[str, Any]]:
-    """Fix and simplify the model in the sandbox: (where both forms are, what was learned about it).
+    """Fix and simplify the model in the sandbox: (paths of both forms, properties of the model).
 
-    A `disposable` message may lose its weights, which spares a copy of them.
+    The weights of a `disposable` message may be moved out of it, which saves a copy.
     """
     reference = OnnxReference()
     path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx", disposable)
@@ -144,7 +144,7 @@ def _write(model: onnx.ModelProto, path: Path, disposable: bool) -> Path:
 
 
 def _explain_by_operators(path: Path, error: ModelError) -> None:
-    """When ONNX Runtime refuses a model, operators nobody here knows are the likeliest reason."""
+    """When ONNX Runtime refuses a model, unknown operators are the likeliest reason."""
     try:
         unsupported = _unsupported(onnx.load(str(path), load_external_data=False))
     except Exception:  # the file is too damaged to say more than ONNX Runtime said
@@ -208,7 +208,7 @@ def _import_failure(error: Exception, printed: str) -> str:
     match = re.search(r"Error converting operator (\w+)", printed)
     where = f" at operator {match[1]}" if match else ""
     said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
-    if any(puzzle in said for puzzle in _SHAPE_PUZZLES):
+    if any(text in said for text in _DYNAMIC_SHAPE_MESSAGES):
         return (
             f"TVM cannot import this model{where}: a shape in it depends on the data at run time ({said}); "
             "fix all input shapes with --shape, or bind configuration inputs with --constant"

@@ -1,7 +1,7 @@
-"""Resize and Upsample of every opset as sums of gathered rows, with positions and weights computed now.
+"""Resize and Upsample of every opset as sums of gathered rows, with positions and weights computed at import.
 
 Interpolation is separable and its positions depend on shapes alone: along each axis an output element is a
-weighted sum of one (nearest), two (linear) or four (cubic) input elements. TVM's own converters know neither
+weighted sum of one (nearest), two (linear) or four (cubic) input elements. TVM's own converters support neither
 opset 10, nor scales that do not divide evenly, nor axes other than the spatial ones of NCHW.
 """
 

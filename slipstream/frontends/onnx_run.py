@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-# Read when ONNX Runtime is imported: a user's models are nobody else's business.
+# Read when ONNX Runtime is imported: switches its telemetry off.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
@@ -18,11 +18,11 @@ from slipstream.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
-# Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does what is right of it.
-_WRONG = ["Pad_Fusion"]
+# Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does the correct cases.
+_WRONG_FUSIONS = ["Pad_Fusion"]
 _EXTERNAL = "session.optimized_model_external_initializers_"
 # Turns a matmul and its bias into Reshape, Gemm, Reshape, which keeps TVM from fusing what follows.
-_UNWANTED = ["MatMulAddFusion"]
+_UNWANTED_FUSIONS = ["MatMulAddFusion"]
 
 
 def session(
@@ -45,7 +45,7 @@ def session(
             str(path),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=_WRONG + (_UNWANTED if save_to else []),
+            disabled_optimizers=_WRONG_FUSIONS + (_UNWANTED_FUSIONS if save_to else []),
         )
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
@@ -77,6 +77,6 @@ def dtype_of(elem_type: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of ONNX Runtime says, without its internal prefixes."""
+    """The message of an ONNX Runtime exception, without its internal prefixes."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text.rsplit(" : ", 1)[-1].strip().rstrip(".")

@@ -1,4 +1,4 @@
-"""The process in which ONNX Runtime reads and runs models it has never seen.
+"""The worker process in which ONNX Runtime reads and runs untrusted models.
 
 A damaged file can crash ONNX Runtime, so every job runs in a child forked from this small server, which has
 imported everything and opened nothing. Requests and answers are one line of JSON each; models and tensors
@@ -51,7 +51,7 @@ def _run_in_child(request: dict[str, Any], requests: IO[str]) -> dict[str, Any]:
             if not chunk:
                 break
             answer += chunk
-        elif ready or left <= 0:  # our owner has gone, or patience has
+        elif ready or left <= 0:  # the parent has ended, or the time limit is over
             os.kill(child, signal.SIGKILL)
             if left > 0:
                 sys.exit(0)

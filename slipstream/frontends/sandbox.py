@@ -1,4 +1,4 @@
-"""Calling `onnx_worker` from the process that must survive."""
+"""The client of `onnx_worker`: runs its jobs, and turns a crash of the worker into an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 900.0
 
 
 class _Worker:
-    """One worker process, started on first use and again after it died."""
+    """One worker process, started on first use and again after it ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -49,7 +49,7 @@ class _Worker:
                 stderr=self._log,
                 text=True,
                 env=child_environment(),
-                start_new_session=True,  # Ctrl-C is for us to handle, not for the worker
+                start_new_session=True,  # Ctrl-C is handled by this process, not by the worker
             )
             atexit.register(self.stop)
         return self._process

@@ -1,7 +1,7 @@
 """Inference-time batch norm, folded into the convolution before it, or one multiply and one add.
 
 y = gamma * (x - mean) / sqrt(var + eps) + beta = x * scale + shift
-scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (computed now, in float64)
+scale = gamma / sqrt(var + eps),  shift = beta - mean * scale     (at compile time, in float64)
 (conv(x, W) + b) * scale + shift = conv(x, W * scale) + (b * scale + shift)
 """
 

@@ -19,7 +19,7 @@ from slipstream.errors import BuildError, TargetError
 from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.gpu.kernels import kernels_apart
+from slipstream.graph.gpu.kernels import compile_kernels_separately
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 from slipstream.runtime.plan import Plan
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
-# A scalar is part of the code; anything larger is a weight and lives in its own file.
+# A scalar is part of the code; anything larger is a weight and is stored in the weights file.
 _LARGEST_SCALAR = 16
 
 
@@ -83,12 +83,16 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
 
 @contextmanager
 def _context(target: Target) -> Iterator[None]:
-    """What TVM's compiler has to be told beside the module."""
+    """The context in which TVM compiles for this target."""
     if target.gpu is None:
         yield
         return
     prepare_for_cuda()
-    with kernels_apart(), target.tvm, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+    with (
+        compile_kernels_separately(),
+        target.tvm,
+        tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}),
+    ):
         yield
 
 

@@ -1,4 +1,4 @@
-"""A transposed 2-D convolution as an ordinary one, whose schedules and layouts then serve it too.
+"""Rewrites a transposed 2-D convolution as an ordinary one, so that the same layouts and schedules apply.
 
 Output pixel i is touched by input pixel j through kernel tap i + pad - stride * j. So the outputs of one phase
 (i + pad) mod stride are a plain convolution with every stride-th tap, and all phases together are one

@@ -23,12 +23,12 @@ DIRECT = ""
 # Outputs to a side of a tile, by form.
 TILES = {"winograd2": 2, "winograd4": 4}
 
-# Larger tiles save more multiplications but take more weights, and those come from far away in a running model. Fewer
-# pixels of an image than these do not pay for the weights of tiles of 4 x 4 outputs, or for those of 2 x 2.
+# Larger tiles save more multiplications but have more weights, which a running model reads from memory. For images of
+# fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones.
 _FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
-# Less work than this is over before the three stages have been handed to the cores.
+# With fewer multiplications than this, starting the three stages on the cores takes longer than the work.
 _FEWEST_MULTIPLICATIONS = 5_000_000
-# Tiles a core should have if work is shared out by tiles: fewer are no even shares.
+# Least tiles per core to distribute work by tiles: with fewer, the shares are uneven.
 _TILES_PER_CORE = 8
 
 
@@ -41,7 +41,7 @@ class Start:
 
 
 def schedule_untuned(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The program an operator has before anybody tunes it, in its best form; `func` itself if there is none."""
+    """The default program of an operator, in its best form; `func` itself if there is none."""
     start = _preferred_start(func, target)
     if start is None:
         return schedule_default(func, target)
@@ -85,7 +85,7 @@ def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Targ
 
 
 def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
-    """The one of Winograd's sketches that is faster than the direct convolution, where one surely is."""
+    """The Winograd sketch to prefer to the direct convolution, where one is clearly faster."""
     convolution = find_convolution(func)
     if convolution is None or not _is_worthwhile(convolution, target):
         return None
@@ -94,7 +94,7 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     if form == DIRECT:
         return None
     tiles = convolution.tiles(TILES[form])
-    # Whatever is larger, transformed, is better shared out than read by every core; weights in the cache are no matter.
+    # The larger transformed tensor is distributed over the cores; every core may read weights that fit the cache.
     by_tiles = tiles > convolution.filters or (
         convolution.weight_bytes(TILES[form]) <= NEAR_BYTES and tiles >= _TILES_PER_CORE * target.threads
     )

@@ -1,4 +1,4 @@
-"""The distinct operators of a prepared model: what a tuner tunes, with the work each one stands for."""
+"""Extracts the distinct operators of a prepared model, the units of tuning, with their calls, FLOPs and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What preparation did, as plain data: it can be read without importing TVM."""
+"""`PassReport`: what a preparation pass did, as plain data that can be read without importing TVM."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""From an imported model to one whose operators are fused, laid out and ready to be scheduled.
+"""Preparation: turns an imported model into fused operators in the target's layout, ready to be scheduled.
 
-`PASSES` is the whole recipe, in order: a user can print it (`slipstream compile --explain`), and the next
-person changes preparation by changing this list.
+`PASSES` lists all steps in order; `slipstream compile --explain` prints it.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ def _convert_layout(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     if _calls(mod, "relax.nn.conv2d_transpose"):
         return mod
     convert = _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize())
-    return convert(_convertible(mod), target)
+    return convert(_ready_for_layout_conversion(mod), target)
 
 
-def _convertible(mod: tvm.IRModule) -> tvm.IRModule:
+def _ready_for_layout_conversion(mod: tvm.IRModule) -> tvm.IRModule:
     """Respell what layout conversion fails on: negative axes of squeeze (it reads foreign memory), and stack."""
     x = wildcard()
     squeeze, stack = is_op("relax.squeeze")(x), is_op("relax.stack")(x)
@@ -87,7 +86,7 @@ def _calls(mod: tvm.IRModule, name: str) -> bool:
 
 
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    # A GPU has instructions for exp and its kin.
+    # A GPU has instructions for exp, tanh and similar functions.
     return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS)(mod)
 
 
@@ -97,7 +96,7 @@ def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Take the mark from what TVM would store wrongly: weights that a function reads in more than one place."""
+    """Remove the mark from weights that a function reads in more than one place, which TVM would store wrongly."""
     reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
 
     def count(load: Any) -> None:
@@ -106,11 +105,11 @@ def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
     once = [index for index, times in reads.items() if times == 1]
-    return _under_root(func.with_attr("layout_free_buffers", once))
+    return _with_root_block(func.with_attr("layout_free_buffers", once))
 
 
-def _under_root(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Opaque functions (scatter, sort) may lack the root block that splitting off weights later insists on."""
+def _with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Add the root block that splitting off weights needs to opaque functions (scatter, sort) without one."""
     block = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if block is not None and block.name_hint == "root":
         return func
@@ -152,7 +151,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "legalize",
-        "express every operator as a loop nest (TIR), exp and its kin as polynomials that vectorise",
+        "express every operator as a loop nest (TIR), exp and similar functions as polynomials that vectorise",
         _legalize,
     ),
     Pass("fold constants", "compute now what does not depend on the inputs", fold_constants),
@@ -175,7 +174,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def prepare(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[PassReport]]:
-    """Run `PASSES` over an imported module; the report says what each one took."""
+    """Run `PASSES` over an imported module; the reports have the seconds of each."""
     reports = []
     with target.tvm:
         for step in PASSES:

@@ -22,8 +22,8 @@ PREPROC = "meta_schedule.layout_rewrite_preproc"
 def start_schedule(func: tirx.PrimFunc) -> s_tir.Schedule:
     """A schedule of `func` that leaves `func` itself alone.
 
-    TVM schedules in place whatever nobody else refers to, and does not see that a function made by `with_attr`
-    shares its body with the original. A root of its own makes the sharing visible.
+    TVM schedules a function in place if it has no other reference, and does not detect that a function made by
+    `with_attr` shares its body with the original. A new root block makes the sharing visible.
     """
     realize = func.body
     if not isinstance(realize, s_tir.SBlockRealize):

@@ -37,12 +37,12 @@ _SCHEDULERS: dict[str, type] = {
 }
 _ALIASES = {"dynatune": "ucb"}
 
-# The oracle tunes nothing: it can be made by name, for recorded curves, but is not offered.
+# The oracle works on recorded curves only: `make` accepts it, but it is not in `NAMES`.
 NAMES = tuple(name for name in _SCHEDULERS if name != "oracle")
 
 
 def make(name: str, *, seed: int, slot_trials: int, peak_flops: float, **options: Any) -> Scheduler:
-    """The scheduler called `name` (see `NAMES`; "dynatune" means "ucb", and hyphens are as good as underscores).
+    """The scheduler called `name` (see `NAMES`; "dynatune" means "ucb"; hyphens may replace underscores).
 
     `slot_trials` is how many trials a slot usually has, `peak_flops` the most FLOP/s the target can do; policies
     that do not need them ignore them. `options` go to the policy's constructor.
@@ -53,7 +53,7 @@ def make(name: str, *, seed: int, slot_trials: int, peak_flops: float, **options
         raise SchedulerError(f"there is no scheduler {name!r}; choose one of {', '.join(NAMES)}")
     kind = _SCHEDULERS[key]
     setting = {"seed": seed, "slot_trials": slot_trials, "peak_flops": peak_flops}
-    # The constructors are the one list of what each policy takes.
+    # The options of a policy are the parameters of its constructor.
     takes = inspect.signature(kind).parameters
     own = [parameter for parameter in takes if parameter not in setting]
     needed = [option for option in own if takes[option].default is inspect.Parameter.empty]

@@ -1,4 +1,4 @@
-"""What the policies that weigh expected gains have in common."""
+"""Base class of the policies that pick by expected gain."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, unfinished, without_measurement
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
 
 
 @dataclass(kw_only=True)
 class ByGain(ABC):
-    """Warms every operator up, then chooses by the gains that a belief expects; what is switched is in `Gains`."""
+    """Picks operators without a valid program first, then by the gains a belief predicts; for options see `Gains`."""
 
     seed: int
     slot_trials: int
@@ -45,7 +45,7 @@ class ByGain(ABC):
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if cold := warming_up(candidates):
+        if cold := without_measurement(candidates):
             return fewest_slots(cold).key
         return self.choose(candidates, operators, slot).key
 

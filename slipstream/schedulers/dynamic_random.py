@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slipstream.schedulers.eligible import unfinished, warming_up
+from slipstream.schedulers.eligible import unfinished, without_measurement
 from slipstream.schedulers.types import OperatorState
 
 
@@ -18,7 +18,7 @@ class DynamicRandom:
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         left = unfinished(operators)
-        candidates = warming_up(left) or left
+        candidates = without_measurement(left) or left
         if not candidates:
             return None
         rng = np.random.default_rng([self.seed, slot])

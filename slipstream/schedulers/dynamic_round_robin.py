@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.schedulers.eligible import fewest_slots, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, unfinished, without_measurement
 from slipstream.schedulers.types import OperatorState
 
 
@@ -13,5 +13,5 @@ class DynamicRoundRobin:
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         left = unfinished(operators)
-        candidates = warming_up(left) or left
+        candidates = without_measurement(left) or left
         return fewest_slots(candidates).key if candidates else None

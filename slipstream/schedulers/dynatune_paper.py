@@ -1,4 +1,4 @@
-"""DynaTune's upper confidence bound word for word, to see what our departures from it change (section 4.2)."""
+"""DynaTune's upper confidence bound exactly as published (section 4.2), to compare with our version in `ucb.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, without_measurement
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
 
@@ -15,10 +15,10 @@ _C, _C_UNDER_A_MILLISECOND = 2.0, 0.2
 
 
 class DynatunePaper:
-    """`gain + sqrt(C ln t / slots)` with C = 2, or 0.2 for models under 1 ms; everybody has a first slot.
+    """`gain + sqrt(C ln t / slots)` with C = 2, or 0.2 for models under 1 ms; every operator gets a first slot.
 
-    The paper does not name the unit of the gain. Milliseconds fit its constants: a bonus of about one would bury
-    any gain in seconds. Nothing is learned from similar operators.
+    The paper does not name the unit of the gain. Milliseconds fit its constants: a bonus of about one would exceed
+    any gain in seconds. Similar operators are not used.
     """
 
     def __init__(self, *, seed: int, slot_trials: int, peak_flops: float) -> None:
@@ -29,7 +29,7 @@ class DynatunePaper:
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if first := warming_up(candidates) or [o for o in candidates if not o.slots]:
+        if first := without_measurement(candidates) or [o for o in candidates if not o.slots]:
             return fewest_slots(first).key
         initial = sum(o.weight * o.history[0] for o in operators)
         c = _C if initial * _MILLISECONDS >= 1 else _C_UNDER_A_MILLISECOND

@@ -13,23 +13,23 @@ def unfinished(operators: Sequence[OperatorState]) -> list[OperatorState]:
     return [operator for operator in operators if not operator.finished]
 
 
-def warming_up(operators: Sequence[OperatorState]) -> list[OperatorState]:
-    """Those without a valid measurement yet. Adaptive policies serve them first: nothing can be said about them."""
+def without_measurement(operators: Sequence[OperatorState]) -> list[OperatorState]:
+    """Those without a valid measurement. Adaptive policies pick them first, as no gain can be predicted for them."""
     return [operator for operator in operators if not math.isfinite(operator.best)]
 
 
 def fewest_slots(operators: Sequence[OperatorState]) -> OperatorState:
-    """The operator that has had the fewest slots, the first of them in order: a circle, kept without memory."""
+    """The operator with the fewest slots, the first of them in order: round-robin without stored state."""
     return min(operators, key=lambda operator: operator.slots)
 
 
 def highest(operators: Sequence[OperatorState], score: Callable[[OperatorState], float]) -> OperatorState:
-    """Arg max; among equals the one with the fewest slots, so that a tie cannot starve anybody."""
+    """Arg max; among equals the one with the fewest slots, so that a tie cannot starve an operator."""
     return max(operators, key=lambda operator: (score(operator), -operator.slots))
 
 
 def next_unfinished(operators: Sequence[OperatorState], start: int) -> OperatorState | None:
-    """The owner of a planned slot, or whoever comes next in the circle if the owner is finished."""
+    """The operator a slot was planned for, or the next unfinished one in circular order."""
     for step in range(len(operators)):
         operator = operators[(start + step) % len(operators)]
         if not operator.finished:

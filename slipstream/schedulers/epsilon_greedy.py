@@ -1,4 +1,4 @@
-"""The highest expected gain most of the time, anybody now and then (DynaTune, appendix A)."""
+"""Epsilon-greedy: the highest expected gain, or with a small probability a random operator (DynaTune, appendix A)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class EpsilonGreedy(ByGain):
         rng = np.random.default_rng([self.seed, slot])
         if rng.random() < self.epsilon:
             return candidates[int(rng.integers(len(candidates)))]
-        gains = self.gains.promises(candidates, operators)
+        gains = self.gains.weighted_gains(candidates, operators)
         by_key = {operator.key: gain for operator, gain in zip(candidates, gains, strict=True)}
         return highest(candidates, lambda operator: by_key[operator.key])

@@ -1,4 +1,4 @@
-"""Early termination: when an operator has nothing more to give (DynaTune, section 5.3)."""
+"""Early termination: when an operator counts as finished (DynaTune, section 5.3)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ PATIENCE_TRIALS = 200
 
 
 def is_finished(state: OperatorState, patience_trials: int = PATIENCE_TRIALS) -> bool:
-    """True if the last `patience_trials` trials brought no improvement, or nothing that works at all."""
+    """True if none of the last `patience_trials` trials improved the best time."""
     return state.trials >= patience_trials and state.history[-1] >= state.history[-1 - patience_trials]

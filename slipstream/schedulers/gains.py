@@ -1,4 +1,4 @@
-"""What a slot is expected to take off the model's latency, operator by operator: the belief as schedulers use it."""
+"""Expected reduction of the model's latency by a slot of each operator: the interface of schedulers to the belief."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from slipstream.belief import Belief, Forecast
 from slipstream.schedulers.potential import potential, speeds_of
 from slipstream.schedulers.types import OperatorState
 
-# So many of an operator's nearest relatives are looked at, and the curves of those with the most trials are learned
-# from. A slot for one operator then changes the forecasts of a few others, not of its whole family.
+# Of this many nearest relatives, the curves of those with the most trials are used. A slot for one operator then
+# changes the forecasts of a few others, not of its whole family.
 _NEAREST = 4
 _RELATIVES = 3
 _NEWS = 0.5
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CachedForecast:
     """A forecast and what it was made from."""
 
     history: Sequence[float]
@@ -28,11 +28,11 @@ class _Known:
 
 
 class Gains:
-    """Expected gains, by a belief; a forecast is made anew only when what it rests on has changed.
+    """Expected gains, from a belief; a forecast is computed again only when its inputs have changed.
 
-    `count_followers`: a slot for the prior of a family counts what its followers stand to gain as well, as if they
-    improved in proportion. `share_curves`: an operator with few trials learns from similar ones that have more.
-    `heed_potential`: one that is slow for its family promises more than one that leads it.
+    `count_followers`: the gain of a family's prior includes that of its followers, assumed to improve in
+    proportion. `share_curves`: the curve of an operator with few trials is fitted with those of similar ones that
+    have more. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
     """
 
     def __init__(
@@ -40,75 +40,75 @@ class Gains:
     ) -> None:
         self.belief = belief
         self.count_followers, self.share_curves, self.heed_potential = count_followers, share_curves, heed_potential
-        self._known: dict[str, _Known] = {}
+        self._cache: dict[str, _CachedForecast] = {}
 
     def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
-        y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). An operator of which nothing
-        but the default program is known might gain all it can reach. `operators` are all there are.
+        y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). For an operator with only its
+        default program measured, the gain is `largest_gain`. `operators` are all operators of the model.
         """
         by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
-        return [self.reach(candidate) * self._cut(candidate, by_key) for candidate in candidates]
+        return [self.largest_gain(candidate) * self._reduction(candidate, by_key) for candidate in candidates]
 
     def potentials(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
-        """How much more each candidate promises than its own past says."""
+        """The factor by which relatives change each candidate's expected gain."""
         if not self.heed_potential:
             return [1.0] * len(candidates)
         speeds = speeds_of(operators)
         return [potential(candidate, speeds) for candidate in candidates]
 
-    def promises(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
-        """Gains times potentials: what to order candidates by. It is no forecast."""
+    def weighted_gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+        """Gains times potentials, for ranking candidates; the products are not forecasts."""
         gains, potentials = self.gains(candidates, operators), self.potentials(candidates, operators)
         return [gain * more for gain, more in zip(gains, potentials, strict=True)]
 
-    def reach(self, operator: OperatorState) -> float:
-        """Seconds of the model's latency that a slot for this operator can work on: no gain is larger."""
+    def largest_gain(self, operator: OperatorState) -> float:
+        """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
         return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
 
     def forecast(self, operator: OperatorState, operators: Sequence[OperatorState]) -> Forecast:
-        """What the gain of `operator` rests on, for those who want to see it."""
+        """The forecast behind the gain of `operator`, for the report."""
         by_key = {other.key: other for other in operators} if self.share_curves else {}
         return self._forecast(operator, self._relatives(operator, by_key))
 
-    def _cut(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
+    def _reduction(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
         relatives = self._relatives(operator, by_key)
         if operator.trials == 0 and not relatives:
             return 1.0
-        forecast = self._forecast(operator, relatives).latency_cut
-        # What a relative has found since is worth trying here: taken to carry over by half.
+        forecast = self._forecast(operator, relatives).latency_reduction
+        # A relative's improvement since this operator's last slot is assumed to transfer by half.
         return max(forecast, _NEWS * operator.news) if self.count_followers else forecast
 
     def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
-        lengths = tuple((relative.key, self._useful(operator, relative)) for relative in relatives)
-        known = self._known.get(operator.key)
-        if known is None or not _same(known, operator, lengths):
+        lengths = tuple((relative.key, self._used_trials(operator, relative)) for relative in relatives)
+        cached = self._cache.get(operator.key)
+        if cached is None or not _same(cached, operator, lengths):
             histories = [
                 (relative.history[:length], relative.flops)
                 for relative, (_, length) in zip(relatives, lengths, strict=True)
             ]
             made = self.belief.forecast(operator.key, operator.history, operator.flops, histories)
-            known = _Known(operator.history, operator.flops, len(operator.history), lengths, made)
-            self._known[operator.key] = known
-        return known.forecast
+            cached = _CachedForecast(operator.history, operator.flops, len(operator.history), lengths, made)
+            self._cache[operator.key] = cached
+        return cached.forecast
 
     def _relatives(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> list[OperatorState]:
-        """Similar operators with more trials, the ones with most to tell first.
+        """Similar operators with more trials, those with the most usable trials first.
 
-        How far they are beyond what is looked at does not matter, so that a slot for one of them seldom changes
-        whom the others learn from.
+        Trials beyond those the belief uses do not count, so that a slot for one of them seldom changes the choice for
+        the others.
         """
         similar = (by_key[key] for key in operator.similar[:_NEAREST] if key in by_key and key != operator.key)
         longer = [other for other in similar if other.trials > operator.trials]
-        return sorted(longer, key=lambda other: (-self._useful(operator, other), other.key))[:_RELATIVES]
+        return sorted(longer, key=lambda other: (-self._used_trials(operator, other), other.key))[:_RELATIVES]
 
-    def _useful(self, operator: OperatorState, relative: OperatorState) -> int:
-        """How much of a relative's history the belief looks at; what comes later does not change the forecast."""
+    def _used_trials(self, operator: OperatorState, relative: OperatorState) -> int:
+        """Number of trials of a relative's history that the belief uses; later ones do not change the forecast."""
         return min(len(relative.history), len(operator.history) + 2 * self.belief.slot_trials)
 
 
-def _same(known: _Known, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
-    if (known.length, known.flops, known.relatives) != (len(operator.history), operator.flops, relatives):
+def _same(cached: _CachedForecast, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
+    if (cached.length, cached.flops, cached.relatives) != (len(operator.history), operator.flops, relatives):
         return False
-    return known.history is operator.history or list(known.history) == list(operator.history)
+    return cached.history is operator.history or list(cached.history) == list(operator.history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, warming_up
+from slipstream.schedulers.eligible import fewest_slots, highest, unfinished, without_measurement
 from slipstream.schedulers.types import OperatorState, SchedulerError
 
 
@@ -27,7 +27,7 @@ class Gradient:
         candidates = unfinished(operators)
         if not candidates:
             return None
-        first = [o for o in candidates if not o.slots] or warming_up(candidates)
+        first = [o for o in candidates if not o.slots] or without_measurement(candidates)
         if first:
             return fewest_slots(first).key
         speeds = {o.key: o.flops / o.best for o in operators if math.isfinite(o.best) and o.best > 0}

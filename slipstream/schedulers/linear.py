@@ -15,5 +15,5 @@ class Linear:
         candidates = unfinished(operators)
         if not candidates:
             return None
-        # An operator that only moves data counts as one FLOP, so that its turn comes too.
+        # An operator that only moves data counts as one FLOP, so that it gets slots too.
         return highest(candidates, lambda o: max(o.weight * o.flops, 1) / (o.slots + 1)).key

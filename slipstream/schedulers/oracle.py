@@ -1,4 +1,4 @@
-"""The policy that knows the future: an upper limit for the others, on recorded curves only."""
+"""The oracle policy: reads the rest of recorded curves, as an upper limit for the other policies."""
 
 from __future__ import annotations
 

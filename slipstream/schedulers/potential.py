@@ -1,4 +1,4 @@
-"""What relatives show to be possible: an operator slower, FLOP for FLOP, than its family has more left to find."""
+"""The potential of an operator: a factor on its expected gain, larger if its relatives reach more FLOP/s."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from slipstream.schedulers.types import OperatorState
 
-# An operator as fast as the fastest of its family promises a quarter of what one promises that runs at 60 % of it.
+# An operator as fast as the fastest of its family gets a quarter of the factor of one that runs at 60 % of that speed.
 LEAST: Final = 0.25
 
 
@@ -18,10 +18,10 @@ def speeds_of(operators: Iterable[OperatorState]) -> dict[str, float]:
 
 
 def potential(operator: OperatorState, speeds: Mapping[str, float]) -> float:
-    """By how much to multiply what a slot should gain; 1 if the operator has no relatives to compare it with.
+    """The factor on a slot's expected gain; 1 if the operator has no relatives to compare it with.
 
-    On recorded curves the share of its latency that an operator loses in a slot grows with the logarithm of the
-    distance to its fastest relative, and at one stage of tuning depends on little else: see docs/dynatune.md.
+    On recorded curves the relative fall of an operator's latency in a slot grows with the logarithm of the distance
+    to its fastest relative, and at one stage of tuning depends on little else: see docs/dynatune.md.
     """
     own = speeds[operator.key]
     fastest = max((speeds.get(key, 0.0) for key in operator.similar if key != operator.key), default=0.0)

@@ -11,7 +11,7 @@ from slipstream.schedulers.types import OperatorState
 
 
 class Random:
-    """Each slot's owner is drawn among all operators; if it is finished, the next one in order has the slot."""
+    """Each slot's operator is drawn among all; if it is finished, the next one in order gets the slot."""
 
     def __init__(self, *, seed: int) -> None:
         self.seed = seed

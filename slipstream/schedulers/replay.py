@@ -1,7 +1,7 @@
 """Replaying a scheduler over recorded tuning curves, on a simulated clock.
 
-The same recording shows every policy the same hardware and the same luck, so policies are compared in seconds and
-over many seeds. Arms rest: an operator's curve moves only when it has a slot, so replay is exact.
+All policies run on the same recorded results, so they can be compared within seconds and over many seeds. An operator's
+curve advances only when it has a slot, so replay is exact.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RecordedCurve:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a policy made of a set of curves: at `times[i]`, after i slots, the model takes `latency[i]` seconds.
+    """The course of a policy on a set of curves: at `times[i]`, after i slots, the model takes `latency[i]` seconds.
 
     `choices[i]` had slot i, and `regret[i]` is what the best choice for slot i, known in hindsight, would have cut
     off the latency beyond that (DynaTune, section 4.1). `lowest` is the latency at the end of all curves.

@@ -9,7 +9,7 @@ from slipstream.schedulers.types import OperatorState
 
 
 class RoundRobin:
-    """Slot number i belongs to operator i modulo their number; if it is finished, the next one has the slot."""
+    """Slot number i belongs to operator i modulo their number; if it is finished, the next one gets the slot."""
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         owner = next_unfinished(operators, slot)

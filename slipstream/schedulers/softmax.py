@@ -15,8 +15,8 @@ from slipstream.schedulers.types import OperatorState, SchedulerError
 class Softmax(ByGain):
     """Draws an operator with probability in proportion to exp(gain / temperature).
 
-    The temperature is a share of the highest gain, or the draw would depend on the unit of latency and grow
-    indifferent as gains shrink.
+    The temperature is a share of the highest gain, or the draw would depend on the unit of latency and become
+    uniform as gains shrink.
     """
 
     temperature: float = 0.2
@@ -29,9 +29,9 @@ class Softmax(ByGain):
     def choose(
         self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int
     ) -> OperatorState:
-        gains = np.array(self.gains.promises(candidates, operators))
+        gains = np.array(self.gains.weighted_gains(candidates, operators))
         highest = float(gains.max())
-        # If nobody is expected to gain anything, all are equal.
+        # If no operator is expected to gain anything, all are equally likely.
         odds = np.exp((gains / highest - 1) / self.temperature) if highest > 0 else np.ones(len(gains))
         rng = np.random.default_rng([self.seed, slot])
         return candidates[int(rng.choice(len(candidates), p=odds / odds.sum()))]

@@ -1,4 +1,4 @@
-"""What a scheduler sees and what it answers. Plain data: no TVM, no clock, no random state."""
+"""The `Scheduler` protocol and its input, `OperatorState`. Plain data: no TVM, no clock, no random state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class SchedulerError(SlipstreamError):
 
 @dataclass(frozen=True)
 class OperatorState:
-    """One operator as far as tuning has come.
+    """The tuning state of one operator.
 
     `history` has the seconds per call of the best program after 0, 1, 2, ... trials: never rising, its first entry
     that of the default program (infinite while nothing is known, or if nothing worked yet). `slot_ends` are the
     numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
     `seconds` is the tuning time it has used. `finished` operators must not be picked. `similar` are the others of its
     family, the nearest first. `followers` are the operators
-    that would profit if this one improved (the posteriors of a prior): key -> their seconds per call times weight.
+    that would improve with this one (the followers of a prior): key -> their seconds per call times weight.
     `news` is the share by which a similar operator has improved since this one last had a slot.
     """
 
@@ -59,8 +59,8 @@ class OperatorState:
 class Scheduler(Protocol):
     """Decides which operator gets the next slot.
 
-    A decision depends on the arguments and on the seed the scheduler was made with, on nothing else: a session
-    that was interrupted goes on exactly as it would have. Whatever is remembered between calls is a cache.
+    A decision depends on the arguments and on the scheduler's seed alone, so an interrupted session continues
+    exactly as without the interruption. State kept between calls may only be a cache.
     """
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:

@@ -19,14 +19,14 @@ class UCB(ByGain):
     latency, and it needs another constant for models under a millisecond. Here both are shares of the model's
     latency. Hoeffding's bound, where the bonus comes from, is proportional to the range of the reward, and a slot
     cannot take more off the model than the operator's own latency: so the bonus is scaled by that share.
-    The schedule is then the same in seconds and in milliseconds, and a light operator is not explored as if it
-    could save the whole model. The range shrinks too: the best of n slots is beaten by the next with probability
+    The schedule is then the same in seconds and in milliseconds, and an operator with a small share gets a small
+    bonus. The range shrinks too: the best of n slots is beaten by the next with probability
     1 / (n + 1), so the bonus falls with the number of slots and not, as for rewards that stay, with its root.
 
-    Potential. Where relatives are faster, FLOP for FLOP, more is left to find (`potential.py`).
+    Potential. Larger where relatives reach more FLOP/s (`potential.py`).
 
-    While nothing but an operator's default program is known, its gain is all it can reach: the paper's large
-    constant gamma, made as tight as it can be.
+    While only an operator's default program is measured, its gain is the latency it can reach: the tightest value
+    of the paper's large constant gamma.
     """
 
     c: float = 0.5

@@ -1,4 +1,4 @@
-"""Proposers of programs, by name. The contract is in `types.py`."""
+"""Searches: they propose which programs of an operator to measure. Made by name; the protocol is in `types.py`."""
 
 from __future__ import annotations
 

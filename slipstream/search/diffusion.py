@@ -1,9 +1,9 @@
 """Bayesian code diffusion as a search: draw many programs from the posterior, judge them by their decisions, replay
 and measure few.
 
-For every sketch of the operator there is a posterior, centred on what relatives with the same signature found best,
-on the default program and on what was measured here. Sketches compete: each gets a part of the proposals by the best
-it has shown, and a little always goes to those that have shown nothing yet.
+For every sketch of the operator there is a posterior, centred on the best programs of relatives with the same
+signature, on the default program and on the operator's own measurements. Each sketch gets a part of the proposals
+according to its best program; sketches without a measurement get a small part.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
 _DRAWN = 1024
-_EXPLORING = 0.25  # of the proposals, drawn from the posterior without asking the guess
+_EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
-_MOST_CARRIED = 0.5  # of a slot, programs carried over as they are
+_MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
 _LARGEST_BODY = 768
 _STEEPNESS = 6.0
 _AT_ONCE = 4  # schedules replayed at a time in half precision
@@ -36,7 +36,7 @@ _AT_ONCE = 4  # schedules replayed at a time in half precision
 
 @dataclass(frozen=True)
 class DiffusionOptions:
-    """What can be switched off, for ablations: where decisions come from, the ways to carry them over, the guess."""
+    """What can be switched off, for ablations: where decisions come from, the ways to adapt them, the guess."""
 
     relatives: bool = True
     propagations: tuple[Propagation, ...] = PROPAGATIONS
@@ -74,13 +74,13 @@ class Diffusion:
         return found
 
     def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
-        """All candidates, the next one to try first: sketches take turns in proportion to their promise."""
+        """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals."""
         queues = [sketch.queue() for sketch in sketches]
-        promise = _promise([sketch.best for sketch in sketches])
+        weights = _sketch_weights([sketch.best for sketch in sketches])
         used, ordered = np.zeros(len(queues)), []
         while any(queues):
-            # Largest remainder: whoever is furthest behind its share is next.
-            behind = [(used[i] + 1) / promise[i] if queue else math.inf for i, queue in enumerate(queues)]
+            # Largest remainder: the sketch furthest behind its share is next.
+            behind = [(used[i] + 1) / weights[i] if queue else math.inf for i, queue in enumerate(queues)]
             turn = int(np.argmin(behind))
             used[turn] += 1
             ordered.append(queues[turn].pop(0))
@@ -97,7 +97,7 @@ class _Candidates:
         self._space: Space = question.space
         self._points: Points = self._space.points(example)
         self._signature = signature(example.sketch)
-        # The example of a sketch of ours is somebody's good idea; that of a stock sketch is just a draw.
+        # The example of one of our sketches was chosen by a rule; that of a stock sketch is random.
         self._is_ours = example in question.space.own
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
         self._kin = self._relatives() if options.relatives else []
@@ -105,27 +105,27 @@ class _Candidates:
         self.best = min(finite, default=math.inf)
 
     def queue(self) -> list[Program]:
-        """Programs of this sketch, the most promising first; some are there for the sake of exploring."""
-        carried = self._carried()
-        posterior = self._posterior(carried)
+        """Programs of this sketch, best predicted first, with some random ones for exploration."""
+        transferred = self._transferred()
+        posterior = self._posterior(transferred)
         drawn = self._legal(posterior.sample(_DRAWN, self._rng))
         if not drawn:
-            return [self._program(decisions, origin) for decisions, origin in carried]
+            return [self._program(decisions, origin) for decisions, origin in transferred]
         guess = self._guess()
         if guess is None:
             order = list(range(len(drawn)))
         else:
             scores = guess.score(self._points, [decisions for decisions, _ in drawn])
-            order = _mix(np.argsort(-scores, kind="stable"), self._rng)
+            order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
-        first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *carried])]
+        first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *transferred])]
         room = max(1, int(_MOST_CARRIED * self._question.count))
         return first[:room] + programs
 
-    def _carried(self) -> list[tuple[Decisions, str]]:
-        """What relatives found best, carried over in every way, those of the most similar relative first."""
-        carried: dict[Decisions, str] = {}
+    def _transferred(self) -> list[tuple[Decisions, str]]:
+        """The best programs of relatives, adapted in every way, those of the most similar relative first."""
+        transferred: dict[Decisions, str] = {}
         ways: list[Propagation] = [how for how in self._options.propagations if how != "random"] or ["random"]
         for rank in range(_PROGRAMS_OF_A_RELATIVE):
             for relative in self._kin:
@@ -135,12 +135,12 @@ class _Candidates:
                         values = propagate(
                             program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
                         )
-                        carried.setdefault(values, how)
-        return self._legal(list(carried.items()))
+                        transferred.setdefault(values, how)
+        return self._legal(list(transferred.items()))
 
-    def _posterior(self, carried: Sequence[tuple[Decisions, str]]) -> Posterior:
+    def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
         # Earlier ones come from more similar relatives and better programs.
-        centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(carried)]
+        centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(transferred)]
         if "random" in self._options.propagations or not centres:
             for _ in range(2):
                 centres.append(Centre(self._space.draw_decisions(self._example, self._rng), 0.1, "random"))
@@ -184,7 +184,7 @@ class _Candidates:
         return list(legal.items())
 
     def _launchable(self, drawn: Sequence[tuple[Decisions, str]]) -> Sequence[tuple[Decisions, str]]:
-        """On a GPU, what it can run: nearly everything else is refused here, all at once."""
+        """On a GPU, the decisions within its limits, checked all at once; nearly all others are rejected here."""
         limits = self._space.limits(self._example.sketch)
         if limits is None or not drawn:
             return drawn
@@ -225,16 +225,16 @@ def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:
     )
 
 
-def _promise(best: Sequence[float]) -> list[float]:
-    """What share of the proposals a sketch deserves. One never tried counts as a third of the leader."""
+def _sketch_weights(best: Sequence[float]) -> list[float]:
+    """The weight of a sketch in the share of proposals. One never measured gets a third of the best one's."""
     leader = min(best, default=math.inf)
     if not math.isfinite(leader):
         return [1.0] * len(best)
     return [max(0.02, (leader / seconds) ** _STEEPNESS) if math.isfinite(seconds) else 0.12 for seconds in best]
 
 
-def _mix(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:
-    """The ranking, with every so often one at random."""
+def _with_random(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:
+    """The ranking, with a random one inserted at regular places."""
     left, mixed = list(map(int, ranked)), []
     while left:
         at = int(rng.integers(len(left))) if rng.random() < _EXPLORING else 0

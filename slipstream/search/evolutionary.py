@@ -1,7 +1,7 @@
-"""TVM's evolutionary search, as it is, with its parameters exposed.
+"""TVM's evolutionary search, unmodified, with its parameters exposed.
 
 Each round starts from a population of which a part are the best programs measured so far and the rest random, and
-breeds it for some generations by the cost model's opinion; the best of all generations are proposed.
+evolves it for some generations by the cost model's scores; the best of all generations are proposed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Evolutionary:
         if not any(point.is_open for example in space.stock for point in space.points(example)):
             return []
         known = {measured.program.identity for measured in question.measured}
-        # TVM remembers what it proposed within one run only: ask for more, and leave out what is known.
+        # TVM avoids duplicates within one run only: ask for more, and leave out measured programs.
         wanted = question.count + min(len(known), question.count)
         with space.target.tvm:
             context = space.context(
@@ -113,6 +113,6 @@ def _cost_model(score: Score) -> Any:
             return score([features.numpy().astype(np.float32) for features in rows])
 
         def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
-            """The session teaches the model."""
+            """Does nothing: the session trains the model."""
 
     return Scored()

@@ -1,4 +1,4 @@
-"""Programs at random: a sketch, then its decisions. What everything else has to beat."""
+"""Random search: a random sketch, then random decisions. The baseline of the other searches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTEMPTS_EACH = 20
 
 
 class Random:
-    """Draws from all sketches of the operator alike."""
+    """Draws from all sketches of the operator with equal probability."""
 
     uses_score = False
 

@@ -1,7 +1,7 @@
-"""What a search is asked and what it answers.
+"""The `Search` protocol and its input, `Question`.
 
-A search has no memory of its own: what it proposes follows from the question and its seed. So a session that was
-interrupted goes on as it would have, and everything a search knows can be looked up in the store.
+A search has no state: its proposals depend on the question and its seed alone. So an interrupted session continues as
+without the interruption, and the store holds everything a search uses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Relative:
-    """Another operator of the family and what is known of it; `similarity` is 1 for equal shapes."""
+    """Another operator of the family and its measurements; `similarity` is 1 for equal shapes."""
 
     operator: str
     similarity: float
@@ -39,7 +39,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class Question:
-    """`count` programs are wanted that are in `space` and not among `measured`. Higher `score`s promise more."""
+    """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one."""
 
     space: Space
     count: int
@@ -50,10 +50,10 @@ class Question:
 
 
 class Search(Protocol):
-    """Proposes programs of an operator. One that never asks for a `score` spares the session the cost model."""
+    """Proposes programs of an operator. If it never calls `score`, the cost model is not trained."""
 
     uses_score: bool
 
     def propose(self, question: Question) -> list[Realized]:
-        """At most `count` new programs, the most promising first; none if there is nothing left to try."""
+        """At most `count` new programs, the best predicted first; none if the space is exhausted."""
         ...

@@ -27,9 +27,9 @@ def _check(forecast, history) -> None:
     assert all(math.isfinite(number) and number >= 0 for number in numbers), forecast
     assert forecast.best <= forecast.low <= forecast.high
     assert forecast.best <= forecast.mean * (1 + 1e-12)
-    assert 0 <= forecast.latency_cut < 1
+    assert 0 <= forecast.latency_reduction < 1
     if not any(0 < seconds < math.inf for seconds in history):
-        assert forecast.latency_cut == 0
+        assert forecast.latency_reduction == 0
 
 
 DEGENERATE = {
@@ -92,14 +92,14 @@ def test_nine_in_ten_outcomes_lie_in_the_interval_and_gains_are_unbiased(slot_tr
             forecast = belief.forecast("op", history[: now + 1].tolist(), 10 ** rng.uniform(6.7, 7.9))
             outcome = forecast.best * history[now] / history[then]
             inside.append(forecast.low * (1 - 1e-9) <= outcome <= forecast.high * (1 + 1e-9))
-            expected.append(forecast.latency_cut)
+            expected.append(forecast.latency_reduction)
             real.append(1 - history[then] / history[now])
     assert 0.80 <= np.mean(inside) <= 0.97
     assert np.mean(expected) == pytest.approx(np.mean(real), rel=0.35)
 
 
 def test_the_longer_nothing_happens_the_less_is_expected():
-    cuts = [_belief().forecast("op", [2e-3] + [1e-3] * n, FLOPS).latency_cut for n in (4, 16, 64, 256)]
+    cuts = [_belief().forecast("op", [2e-3] + [1e-3] * n, FLOPS).latency_reduction for n in (4, 16, 64, 256)]
     assert cuts == sorted(cuts, reverse=True)
     assert cuts[-1] < 0.01
 
@@ -107,7 +107,7 @@ def test_the_longer_nothing_happens_the_less_is_expected():
 def test_the_peak_limits_the_forecast():
     near, far = (Belief(peak_flops=peak, slot_trials=SLOT).forecast("op", [1e-3], FLOPS) for peak in (3.2e10, 3e12))
     assert near.high <= 1.2 * near.best
-    assert far.latency_cut > near.latency_cut
+    assert far.latency_reduction > near.latency_reduction
 
 
 def test_a_forecast_costs_less_than_20_ms():
@@ -135,7 +135,8 @@ def test_a_short_history_learns_from_similar_operators():
     rising = [1e-3 * 0.97**i for i in range(60)]
     flat = [2e-3] * 60
     cuts = [
-        _belief().forecast("op", own, FLOPS, relatives).latency_cut for relatives in ([(rising, FLOPS)], [(flat, 9e7)])
+        _belief().forecast("op", own, FLOPS, relatives).latency_reduction
+        for relatives in ([(rising, FLOPS)], [(flat, 9e7)])
     ]
     assert cuts[0] > 2 * cuts[1]
 

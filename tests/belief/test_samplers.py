@@ -35,7 +35,7 @@ def _everywhere(posterior: Posterior, rng: np.random.Generator) -> Samples:
 
 
 def _cut(posterior: Posterior, samples: Samples) -> float:
-    return forecast(posterior, samples, 1.0, np.random.default_rng(0)).latency_cut
+    return forecast(posterior, samples, 1.0, np.random.default_rng(0)).latency_reduction
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 
 from benchmarks import latency, profile_against, tune_relax
+from benchmarks.rivals.computation import (
+    CONV_3X3,
+    DEPTHWISE,
+    GROUPED,
+    MATMUL,
+    onnxruntime_computation,
+    slipstream_computation,
+)
 from benchmarks.rivals.models import model_files
 from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
 from benchmarks.rivals.our_profile import OurProfile
 from benchmarks.rivals.rounds import compare
-from benchmarks.rivals.work import CONV_3X3, DEPTHWISE, GROUPED, MATMUL, ort_work, our_work
 
 SIDE = "onnxruntime"
 
@@ -65,11 +72,11 @@ def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
     functions = prim_funcs(prepare(load_model("zoo:tiny_cnn").module, resolve_target("cpu"))[0])
     names = {str(variable.name_hint): describe(func) for variable, func in functions.items()}
     calls = OurProfile(tiny_artifact, feeds, 1).run()
-    ours = [our_work(*names[name.removesuffix("_prepacked")]) for name, _ in calls]
+    ours = [slipstream_computation(*names[name.removesuffix("_prepacked")]) for name, _ in calls]
     profile = OnnxRuntimeProfile(Path(files["model"]), feeds, 1, tmp_path)
     profile.run()
     (kernels,) = profile.end()
-    theirs = [ort_work(kernel) for kernel in kernels]
+    theirs = [onnxruntime_computation(kernel) for kernel in kernels]
     assert all(seconds > 0 for _, seconds in calls)
     assert sorted(work for work in ours if work.what) == sorted(work for work in theirs if work.what) != []
 
@@ -92,7 +99,7 @@ def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
     ],
 )
 def test_work_is_told_from_the_name(name, kinds, work):
-    assert our_work(name, kinds) == work
+    assert slipstream_computation(name, kinds) == work
 
 
 def test_ratios_are_of_the_same_round_and_failures_say_why():

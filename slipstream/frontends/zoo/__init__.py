@@ -1,7 +1,6 @@
-"""Demo models built on the spot as ONNX, with seeded random weights: nothing is downloaded.
+"""The model zoo: published architectures built as ONNX models with seeded random weights; nothing is downloaded.
 
-The architectures are the published ones, so their work and memory traffic are real; the weights are not
-trained, so their answers mean nothing.
+Arithmetic and memory traffic are those of the real models; the weights are not trained, so outputs have no meaning.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MODULES = {
 
 
 def names() -> tuple[str, ...]:
-    """The models `build` knows."""
+    """The names `build` accepts."""
     return tuple(_MODULES)
 
 

@@ -17,7 +17,7 @@ _LAYERS, _WIDTH, _HEADS, _FEED, _LENGTH = 12, 768, 12, 3072, 128
 _VOCABULARY, _POSITIONS, _TYPES = 30522, 512, 2
 _EPSILON = 1e-12
 
-# Full-strength branches would wash out the differences between the tokens within a few layers.
+# With branches of full scale, the tokens would become nearly equal within a few layers.
 _BRANCH_GAIN = 0.5
 
 # What the reference implementation adds to the scores of masked positions.

@@ -83,7 +83,7 @@ class Graph:
         name: str | None = None,
         **attributes: object,
     ) -> Value:
-        """Appends a node of one output, which has the features of the first input unless told otherwise."""
+        """Appends a node of one output, which by default has the features of the first input."""
         name = name or self._unique(op)
         self._append(op, name, inputs, [name], attributes)
         return Value(name, _features(inputs[0]) if features is None else features)

@@ -8,7 +8,7 @@ from slipstream.frontends.zoo._graph import RELU_GAIN, Graph, Value
 _LAYERS, _WIDTH, _HEADS, _FEED, _LENGTH = 6, 512, 8, 2048, 128
 _EPSILON = 1e-5
 
-# Full-strength branches would wash out the differences between the tokens within a few layers.
+# With branches of full scale, the tokens would become nearly equal within a few layers.
 _BRANCH_GAIN = 0.5
 
 

@@ -1,0 +1,1 @@
+"""Default programs of operators on CPUs, and passes for CPU code."""

@@ -1,8 +1,8 @@
-"""The program an operator gets before anybody tunes it: parallel, vectorised and register-tiled.
+"""The default CPU program of an operator, before any tuning: parallel, vectorised and register-tiled.
 
 Contractions (convolutions, matmuls) are cut into a tile of accumulators that fits the vector registers and
-run through the whole reduction before the epilogue touches them; everything else is spread over the cores
-and vectorised along its last axis. No sampling, no measuring: the same operator always gets the same program.
+run through the whole reduction before the epilogue; everything else is distributed over the cores and
+vectorised along its last axis. Nothing is sampled or measured: the same operator always gets the same program.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KEEP_LAYOUT = "slipstream.keep_layout"
 
 
 def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A scheduled form of `func` that computes the same; `func` itself if nothing could be done to it."""
+    """A scheduled form of `func` that computes the same; `func` itself if it cannot be scheduled."""
     if target.gpu is not None:
         return schedule_on_gpu(func, target)
     sch = default_sketch(func, target)
@@ -61,7 +61,7 @@ def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 def default_sketch(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
     """The default program as a schedule whose trace a tuner can vary: its tiles are sampling instructions.
 
-    The order in which weights are stored follows from the tiles, so it is left to whoever has decided them. There is
+    The order in which weights are stored follows from the tiles, so it is set after they are decided. There is
     none for a GPU: its default programs have nothing to sample.
     """
     if target.gpu is not None:
@@ -102,11 +102,11 @@ def _schedule_contraction(sch: s_tir.Schedule, target: Target) -> bool:
 
 
 def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
-    """Tile the block `anchor`, run its epilogue per tile, then spread what is left.
+    """Tile the block `anchor`, run its epilogue per tile, then spread the remaining blocks.
 
-    Three levels: pieces for the cores, tiles that share what is in the cache, and one tile's sums in registers
-    through the whole reduction. The middle level is empty by default; it is there for the tuner. But a piece of a
-    depthwise convolution has some rows of the image and their border, which so never leaves the cache.
+    Three levels: pieces for the cores, tiles that share cached data, and one tile's sums in registers through the
+    whole reduction. The middle level has one tile by default and is for the tuner. A piece of a depthwise
+    convolution has some rows of the image and their border, so that these stay in the cache.
     """
     inline_cheap_blocks(sch)
     epilogue = find_epilogue(sch, anchor) or [sch.cache_write(anchor, 0, "global")]
@@ -155,7 +155,7 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
-    """No contraction to tile: inline what is cheap, spread every remaining block."""
+    """No contraction to tile: inline cheap blocks, spread every other one."""
     inline_cheap_blocks(sch)
     spread_blocks(sch, target, skip=set())
     return True

@@ -1,7 +1,7 @@
 """Depthwise convolutions: how many rows of the image to compute at once, with the border they need.
 
-They do so little with each number they read that a copy of the whole image with a border around it, as other
-convolutions have, would take about as long as the convolution itself.
+They do so little arithmetic per element that a padded copy of the whole image, as other convolutions make, would take
+about as long as the convolution itself.
 """
 
 from __future__ import annotations

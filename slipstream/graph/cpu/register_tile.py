@@ -1,4 +1,4 @@
-"""How much of a contraction to keep in the vector registers at once."""
+"""Chooses the register tile of a contraction: how many accumulators to keep in vector registers at once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _group_size(sch: s_tir.Schedule, block: Any) -> int:
 
 
 def _time_per_multiply_add(tile: Tile, target: Target) -> float:
-    """A register model: what a step of the reduction issues, over what it computes. 1.0 is the peak.
+    """A register model: instructions of a reduction step over its multiply-adds. 1.0 is the peak.
 
     Each step loads `vectors` operands that stream from a farther cache, broadcasts `rows` near ones, and needs
     about eight independent sums to hide the latency of a multiply-add. Sums that TVM does not keep on the

@@ -1,4 +1,4 @@
-"""Everything but contractions: rows over the cores, neighbours over the lanes of a vector."""
+"""Schedules for operators other than contractions: rows over the cores, the last axis over vector lanes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _LARGEST_WINDOW = 25
 
 
 def spread_blocks(sch: s_tir.Schedule, target: Target, skip: set[str]) -> None:
-    """Spread each block over cores and lanes; one that only feeds the next element by element rides with it."""
+    """Spread each block over cores and lanes; an element-wise block is computed inside its consumer's loop."""
     for block in reversed(list(blocks(sch))):
         stmt = sch.get(block)
         if stmt.name_hint in skip or PREPROC in stmt.annotations:
             continue
         with contextlib.suppress(s_tir.schedule.ScheduleError):
-            if not _ride_with_consumer(sch, block, target, skip):
+            if not _compute_in_consumer(sch, block, target, skip):
                 _spread(sch, block, target)
 
 
-def _ride_with_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: set[str]) -> bool:
+def _compute_in_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: set[str]) -> bool:
     """Compute an element-wise block inside its consumer's parallel loop instead of in a pass of its own."""
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or sch.get(consumers[0]).name_hint in skip:
@@ -75,7 +75,7 @@ def _spread(sch: s_tir.Schedule, block: Any, target: Target) -> None:
     last_outer, last_inner = sch.split(last, [None, _inner_extent(extent_of(sch, last), target)])
     rows = []
     if not reductions and (axis := transposed_axis(sch, block)) is not None:
-        # Square tiles: every cache line that is read is used up before it is gone.
+        # Square tiles: every cache line is fully used before it is evicted.
         outer[axis], row = sch.split(outer[axis], [None, max(divisors(extent_of(sch, outer[axis]), _CACHE_LINE))])
         rows = [row]
     sch.reorder(*outer, last_outer, *reductions, *rows, last_inner)
@@ -113,7 +113,7 @@ def _fuse_first(sch: s_tir.Schedule, loops: list[Any], count: int) -> list[Any]:
 
 
 def _parallelize(sch: s_tir.Schedule, loops: list[Any], target: Target) -> None:
-    """Spread the outermost loops, as many as give every core enough to do; the others stay loops."""
+    """Parallelise as many outermost loops as give every core enough iterations; the others stay loops."""
     enough = _PIECES_PER_CORE * target.threads
     extents = [extent_of(sch, loop) for loop in loops]
     count = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= enough), len(loops))
@@ -121,7 +121,7 @@ def _parallelize(sch: s_tir.Schedule, loops: list[Any], target: Target) -> None:
 
 
 def vectorize_registers(sch: s_tir.Schedule, loop: Any, target: Target) -> None:
-    """Vectorise by whole registers; a loop that has none is left to LLVM, which knows how to treat a remainder."""
+    """Vectorise by whole registers; a loop without a whole register is left to LLVM, which handles remainders."""
     width = vector_width(extent_of(sch, loop), target)
     if width > 1:
         sch.vectorize(sch.split(loop, [None, width])[1])

@@ -1,8 +1,8 @@
-"""Convolutions whose filters fill no vectors (1,000 classes, 24 channels) compute a few more, which are cut off again.
+"""Pads the filters of convolutions to whole vectors (1,000 classes, 24 channels) and drops the additional results.
 
-A vector of 16 lanes divides neither 1,000 nor 24, so TVM's tiles, which divide what they tile, would have to make do
-with 8 lanes. The weights get filters of zeros up to whole vectors, now; the first of what follows the convolution in
-its function reads only the results that were asked for.
+A vector of 16 lanes divides neither 1,000 nor 24, so TVM's tiles, which must divide the extent, would use 8 lanes only.
+The weights are padded with filters of zeros at compile time; the block after the convolution reads only the original
+results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from slipstream.machine.target import Target
 
 _CONVOLUTION = tvm.ir.Op.get("relax.nn.conv2d")
-# Fewer instructions by this factor at least, or the results cut off are not worth it.
+# The least reduction of instructions for which filters are padded.
 _LEAST_GAIN = 1.5
 # A register tile has several vectors beside each other: so many at best, if that costs little more than whole vectors.
 _VECTORS_IN_A_TILE = (4, 2)

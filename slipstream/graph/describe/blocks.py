@@ -1,6 +1,6 @@
-"""The blocks of a fused function and the sizes to be read off their iteration domains and indices.
+"""Reads the sizes of a fused function's blocks (convolution, matmul, windows) from iteration domains and indices.
 
-Nothing here looks at a name: the same computation gives the same answers whatever its parts are called.
+Names are not used: equal computations give equal results.
 """
 
 from __future__ import annotations

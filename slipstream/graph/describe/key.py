@@ -16,11 +16,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-# Part of the hashed text: change it together with the text, so that old and new keys never meet.
+# Part of the hashed text: change it together with the text, so that old and new keys are never equal.
 _SCHEME = "slipstream operator 1"
 _KEY_BYTES = 10
 
-# What surrounds the computation rather than being it: where it runs, what it is called, how it was fused.
+# Attributes that are not part of the computation: where it runs, its name, how it was fused.
 _IGNORED_ATTRIBUTES = frozenset({"global_symbol", "target", "op_pattern", "tirx.noalias"})
 
 _IGNORED_FIELDS = frozenset({("SBlock", "name_hint")})

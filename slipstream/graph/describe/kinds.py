@@ -1,4 +1,4 @@
-"""What a block computes, in one word, told from its arithmetic and its indices.
+"""Classifies what a block computes, in one word, by its arithmetic and its indices.
 
 A word ends in `:c` where one operand of a binary operation is known without reading a tensor.
 """
@@ -53,7 +53,7 @@ _POLYNOMIALS = {1.9875691500e-4: "exp", -2.76076847742355e-16: "tanh", -2.726142
 
 
 def kind_of(block: Block) -> str:
-    """The word for what `block` computes; its own name only where nothing can be told from its inside."""
+    """The word for what `block` computes; the block's own name where its body has none of the known patterns."""
     kind = _reduction(block) if block.reductions else _element_wise(block)
     return kind or _own_name(block)
 

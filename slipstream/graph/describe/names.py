@@ -1,4 +1,4 @@
-"""How a fused function reads to a person: `conv2d 3x3/2 64→128 28x28 + add + relu`."""
+"""Readable names of fused functions: `conv2d 3x3/2 64→128 28x28 + add + relu`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Part:
 class _Rule:
     """Consecutive kinds that are one step; `a|b` is either. `{0}` in `name` is the first of them, and so on.
 
-    A `gate` multiplies its input by what it made of it: the last step must read what the first one reads.
+    A `gate` multiplies its input by a function of it: the last step must read the same tensor as the first.
     """
 
     name: str
@@ -86,7 +86,7 @@ _RULES = (
 def describe(func: tirx.PrimFunc) -> tuple[str, tuple[str, ...]]:
     """A name for people, and the steps of the function in order, such as ("conv2d", "add", "relu").
 
-    Functions with equal keys have equal names, since both tell only what is computed. The exception is a block
+    Functions with equal keys have equal names, since both depend on the computation only. The exception is a block
     of several statements (a scatter, a sort): it goes by the name it has.
     """
     parts = [_Part(kind_of(block), (block,)) for block in blocks_of(func)]

@@ -1,0 +1,1 @@
+"""Default programs of operators on NVIDIA GPUs, half precision, and compiling kernels."""

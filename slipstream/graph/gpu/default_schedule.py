@@ -1,4 +1,4 @@
-"""The program an operator gets on a GPU before anybody tunes it: one of TVM's dlight rules, the first that fits.
+"""The default GPU program of an operator, before any tuning: the first of TVM's dlight rules that applies.
 
 They cover every operator at once, without sampling: matmuls through shared memory, matrix-vector products and
 reductions across the threads of a block, anything else with a thread for each element.

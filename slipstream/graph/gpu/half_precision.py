@@ -1,7 +1,7 @@
-"""Half precision: a float32 model computed with products of float16, the way tensor cores want it.
+"""Half precision: converts a float32 model to products of float16, as tensor cores compute them.
 
-Matmuls and convolutions take float16 and add up in float32; what is merely element-wise follows its inputs; sums over
-many elements, exponentials and their kin stay in float32. What goes into the model and what comes out keeps its type.
+Matmuls and convolutions take float16 and accumulate in float32; element-wise operators have the type of their inputs;
+sums over many elements and exponentials stay in float32. The model's inputs and outputs keep their types.
 """
 
 from __future__ import annotations

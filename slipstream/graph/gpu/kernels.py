@@ -1,8 +1,8 @@
 """Compiling the kernels of a whole model on all cores.
 
-TVM hands all of them to the compiler as one text, which takes one core as long as all kernels together: half a minute
-for a tuned ResNet-18. Here each is a module of its own. TVM generates their texts, all are compiled at once, and TVM
-then finds each text compiled already.
+TVM passes all of them to the compiler as one text, which is compiled on one core: half a minute for a tuned ResNet-18.
+Here each is a module of its own. TVM generates their texts, all are compiled in parallel, and TVM then reads each
+result from a cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 
 @contextmanager
-def kernels_apart() -> Iterator[None]:
-    """In here, TVM builds the kernels of a module apart and on all cores."""
+def compile_kernels_separately() -> Iterator[None]:
+    """Context in which TVM builds the kernels of a module separately and on all cores."""
     build = tvm_ffi.get_global_func(_BUILD)
 
-    def build_apart(mod: tvm.IRModule, target: Any) -> Any:
+    def build_separately(mod: tvm.IRModule, target: Any) -> Any:
         parts = [tvm.IRModule({variable: func}, attrs=mod.attrs) for variable, func in mod.functions.items()]
         if len(parts) < 2 or not all(_is_kernel(func) for func in mod.functions.values()):
             return build(mod, target)
@@ -40,7 +40,7 @@ def kernels_apart() -> Iterator[None]:
             first.import_module(other)
         return first
 
-    tvm_ffi.register_global_func(_BUILD, build_apart, override=True)
+    tvm_ffi.register_global_func(_BUILD, build_separately, override=True)
     try:
         yield
     finally:

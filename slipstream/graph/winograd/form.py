@@ -1,4 +1,4 @@
-"""A 3x3 convolution in another form: the same function, computed by Winograd's method.
+"""Rewrites the function of a 3x3 convolution so that it computes the same by Winograd's method.
 
 The convolution's block is replaced by six, with m x m outputs to a tile and a = m + 2:
 
@@ -9,7 +9,7 @@ The convolution's block is replaced by six, with m x m outputs to a tile and a =
     output    whole tiles of outputs
     crop      the outputs that were asked for
 
-What surrounds the convolution stays as it is: its padding, which `pad` can take in, and its epilogue.
+The convolution's padding, which `pad` may include, and its epilogue are unchanged.
 """
 
 from __future__ import annotations

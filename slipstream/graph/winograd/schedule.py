@@ -61,7 +61,7 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
     shared = [shared_filters, shared_down, shared_across]
     sch.reorder(*pieces, piece_filters, i, j, *shared, channel, unrolled, *inner)
     unroll_and_vectorize(sch, [unrolled, *inner])
-    # The vectors of a register tile are streams of their own, which the processor itself follows better.
+    # The vectors of a register tile are separate streams, which the hardware prefetcher follows better.
     sch.annotate(channel, NO_PREFETCH, True)
     sch.reverse_compute_at(sums, shared[-1], preserve_unit_loops=True)
     *sum_rows, sum_filters = sch.get_loops(sums)[-3:]

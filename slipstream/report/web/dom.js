@@ -1,4 +1,4 @@
-// Elements are only ever made of text: nothing that comes from a model can become markup.
+// Elements are made of text only, so that no text of a model can become markup.
 function el(tag, props, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props || {})) {

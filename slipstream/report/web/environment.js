@@ -1,6 +1,6 @@
-// What it ran on, and how to run it again.
+// Hardware, versions, verification and the command of the session.
 function environmentSection() {
-  const { node, body } = card("environment", "Environment, and how to do it again");
+  const { node, body } = card("environment", "Environment and how to reproduce it");
   return { node, update: (data) => body.replaceChildren(...environment(data)), redraw: () => {} };
 }
 

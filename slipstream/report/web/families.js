@@ -1,10 +1,10 @@
-// Families: the prior on top, the operators that learned from it below, decision by decision.
+// Families: the prior on top, its followers below, with the decisions they share.
 const SHOWN_FAMILIES = 6, SHOWN_MEMBERS = 12;
 
 function familiesSection(openOperator) {
   const more = el("button", { type: "button", class: "quiet" });
   const { node, body } = card("families", "Families",
-    "Operators that share a way of being scheduled. The prior is tuned first; its decisions diffuse to the others. The thicker a branch, the more of the prior's decisions the operator's program has in common with it today.", more);
+    "Operators that can share schedule decisions. The prior is tuned first; its decisions are transferred to the others. The thicker a branch, the more decisions the operator's program has in common with the prior's.", more);
   const state = { data: null, colours: null, all: false };
   more.addEventListener("click", () => { state.all = !state.all; fill(); });
   function fill() {
@@ -12,7 +12,7 @@ function familiesSection(openOperator) {
     more.hidden = data.families.length <= SHOWN_FAMILIES;
     more.textContent = state.all ? `Show the first ${SHOWN_FAMILIES}` : `Show all ${count(data.families.length)} families`;
     if (!shown.length) {
-      body.replaceChildren(el("p", { class: "empty" }, "No two operators of this model are alike enough to learn from each other, or the session is older than this view."));
+      body.replaceChildren(el("p", { class: "empty" }, "No two operators of this model are similar enough to share decisions, or the session is older than this view."));
       return;
     }
     body.replaceChildren(el("p", { class: "say" }, el("span", { class: "tile all" }, "= as the prior's"), " ",
@@ -32,7 +32,7 @@ function familyTable(data, family, colours, openOperator) {
   hidden > 0 ? el("p", { class: "say" }, `and ${count(hidden)} more`) : null);
 }
 
-// How much of what there was to decide is as the prior's: 1 all, 0 nothing, null where that means nothing.
+// The share of decisions that equal the prior's: 0 to 1, null if there are none.
 function shareKept(member) {
   const decided = (member.kept || []).filter((how) => how !== "fixed");
   return decided.length ? decided.reduce((sum, how) => sum + ({ all: 1, inner: 0.5 }[how] || 0), 0) / decided.length : null;

@@ -1,4 +1,4 @@
-// What it was, what it is, and against whom.
+// The headline: latency before and after tuning, and against other runtimes.
 function headlineSection() {
   const node = el("section", { class: "card", id: "headline", "aria-labelledby": "headline-title" });
   return { node, update: (data) => node.replaceChildren(...headline(data)) };

@@ -1,7 +1,7 @@
 // The model's latency over time, on the colours of the operators that had the slots.
 function latencySection() {
   const { node, body } = card("latency", "Latency over time",
-    "Sum over all operators, each at its best so far. The colours behind the curve tell which operator had the slot.");
+    "Sum over all operators, each with its best program so far. The colours behind the curve show which operator was tuned.");
   const holder = el("div", { class: "plot", role: "img" });
   const names = el("div", {});
   body.append(holder, names);

@@ -1,4 +1,4 @@
-// The live page: the server says what has changed, the page asks for it, never faster than it can draw.
+// The live page: fetches what the server reports as changed, no faster than it can draw.
 const LEAST_MS = 1000;
 
 function fetchJson(path) {

@@ -1,4 +1,4 @@
-// From data to a page: out of the file itself, or from the server that sent it.
+// Builds the page from data in the file itself or from the server.
 const given = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const redraws = new Set();
@@ -45,7 +45,7 @@ function startTheme() {
   try { name = localStorage.getItem("slipstream-theme") || "auto"; } catch { /* see above */ }
   if (!themes.includes(name)) name = "auto";
   setTheme(name);
-  // Paper is white, whatever the screen is.
+  // Print in the light theme.
   window.addEventListener("beforeprint", () => paint("light"));
   window.addEventListener("afterprint", () => paint(name));
   document.getElementById("theme").addEventListener("click", () => { name = themes[(themes.indexOf(name) + 1) % themes.length]; setTheme(name); });

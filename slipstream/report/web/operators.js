@@ -92,7 +92,7 @@ function operatorDetail(data, n) {
   const plot = el("div", { class: "plot", id: "operator-plot", role: "img", "aria-label": `Trials of ${operator.name}: best ${latency(operator.best)} after ${some(operator.trials, "trial")}` });
   return el("div", { class: "two" },
     el("div", {}, el("h3", {}, "Its trials"), plot,
-      el("p", { class: "say" }, "Line: best so far. Dots: trials; a cross at the bottom edge failed. Boxes: where the belief expected the best to be at the end of a slot (90 %), made again from what was known when it began; the line in a box is the mean.")),
+      el("p", { class: "say" }, "Line: best so far. Dots: trials; a cross at the bottom edge failed. Boxes: forecast of the best time at the end of a slot (90 % interval), recomputed from the data at its start; the line in a box is the mean.")),
     el("div", {}, el("h3", {}, "Its program"), programOf(data, n)),
     el("div", { class: "full" }, scheduleOf(data, n)));
 }

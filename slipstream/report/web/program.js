@@ -1,7 +1,7 @@
 // A program: where it comes from, its decisions beside the prior's, and its schedule as code.
 const ORIGINS = {
-  default: "the default program", "diffusion:keep": "carried over from a relative, inner factors kept",
-  "diffusion:scale": "carried over from a relative, scaled with the extents", "diffusion:measured": "drawn around its own best",
+  default: "the default program", "diffusion:keep": "transferred from a relative, inner factors kept",
+  "diffusion:scale": "transferred from a relative, scaled with the extents", "diffusion:measured": "drawn around its own best",
   "diffusion:default": "drawn around the default program", "diffusion:random": "drawn at random",
   evolutionary: "found by evolutionary search", random: "drawn at random",
 };

@@ -3,7 +3,7 @@ const CROWD = 200; // from so many operators on, only the best programs are draw
 
 function rooflineSection(openOperator) {
   const { node, body } = card("roofline", "Roofline",
-    "Each operator by its arithmetic intensity and speed; the line leads from its default program to its best. The roof is what this machine was measured to reach. Winograd's method takes fewer multiplications than the operator counts, so it can stand above it.");
+    "Each operator by its arithmetic intensity and speed; the line leads from its default program to its best. The roof is the measured limit of this machine. Winograd's method takes fewer multiplications than are counted here, so its point can lie above the roof.");
   let last = null;
   const update = (data, colours) => { last = [data, colours]; body.replaceChildren(...roofline(data, colours, openOperator)); };
   return { node, update, redraw: () => last && update(...last) };

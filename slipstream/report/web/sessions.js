@@ -1,4 +1,4 @@
-// The sessions a server knows; two of them can be compared.
+// The list of sessions on a server; two of them can be compared.
 function sessionsView(main, sessions) {
   const { node, body } = card("sessions", sessions.length ? "Sessions" : "No session yet", sessions.length ? "Choose two to compare them side by side." : "The page fills as soon as a session begins.");
   const chosen = new Set(sessionsView.chosen || []);

@@ -1,4 +1,4 @@
-// Where the time went, who proposed what, and what failed.
+// Time by activity, programs by origin, and failures by kind.
 const ACTIVITIES = {
   search: ["searching", "c0"], build: ["building, and waiting for builds", "c1"], run: ["running programs", "c2"], schedule: ["choosing operators", "c3"],
   train: ["training the cost model", "c4"], store: ["writing to the store", "c5"], compile: ["compiling the result", "c6"], other: ["preparing, settling and other", "other"],
@@ -21,7 +21,7 @@ function spent(data) {
 
 function originsOf(data) {
   if (!data.origins.length) return null;
-  return el("div", {}, el("h3", { style: { "margin-top": "1.1rem" } }, "Who proposed the programs"), el("div", { class: "wide" }, el("table", {},
+  return el("div", {}, el("h3", { style: { "margin-top": "1.1rem" } }, "Programs by origin"), el("div", { class: "wide" }, el("table", {},
     el("thead", {}, el("tr", {}, ["origin", "trials", "improved", "rate"].map((title) => el("th", { scope: "col" }, title)))),
     el("tbody", {}, data.origins.slice(0, 12).map(([origin, trials, improved]) => el("tr", {}, el("td", {}, originOf(origin)),
       el("td", {}, count(trials)), el("td", {}, origin === "default" ? UNKNOWN : count(improved)), el("td", {}, origin === "default" ? UNKNOWN : percent(improved / trials))))))));
@@ -38,5 +38,5 @@ function failures(data) {
     el("div", { class: "line" }, el("b", {}, kind.kind), el("span", {}, `${count(kind.count)} of ${count(data.headline.trials)} trials, ${percent(kind.count / data.headline.trials)}`)),
     el("div", { class: "meter" }, el("i", { style: { width: `${(100 * kind.count) / data.headline.trials}%` } })),
     el("div", { class: "say" }, `most on ${kind.operators.slice(0, 3).map(([n, times_]) => `${data.operators[n].name} (${count(times_)})`).join(", ")}`),
-    kind.examples.length ? el("details", {}, el("summary", {}, "what was said"), kind.examples.map((example) => el("p", {}, el("code", {}, example.message)))) : null));
+    kind.examples.length ? el("details", {}, el("summary", {}, "error messages"), kind.examples.map((example) => el("p", {}, el("code", {}, example.message)))) : null));
 }

@@ -4,8 +4,8 @@ const NARROW = 560, NARROW_LABEL = 16; // on a phone the name stands above the b
 
 function timelineSection() {
   const more = el("button", { type: "button", class: "quiet" });
-  const { node, body } = card("timeline", "Who got the slots",
-    "A bar is a slot. The fuller it is, the more time it took off the model; an empty one gained nothing.", more);
+  const { node, body } = card("timeline", "Slots by operator",
+    "A bar is a slot. The fuller it is, the more it reduced the model's latency; an empty one brought no gain.", more);
   const canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": "Slots by operator; the arrow keys go from slot to slot" });
   const said = el("p", { class: "say", role: "status" });
   body.append(el("div", { class: "strip" }, canvas), said);

@@ -17,16 +17,16 @@ Blocks = dict[str, list[list[float]]]
 """Name -> for every process, the medians of its blocks of runs. Blocks of the same number ran next to each other."""
 
 
-def time_in_turn(model: str, paths: Mapping[str, Path], *, seconds: float, processes: int) -> Blocks:
+def time_interleaved(model: str, paths: Mapping[str, Path], *, seconds: float, processes: int) -> Blocks:
     """Seconds that artifacts of a zoo model and ONNX Runtime take.
 
-    How its memory lies makes the same code up to a tenth faster or slower from process to process, so a comparison
-    needs several of them.
+    Memory placement makes the same code up to a tenth faster or slower from process to process, so a comparison
+    needs several processes.
     """
     blocks: Blocks = {}
     named = json.dumps({name: str(path) for name, path in paths.items()})
     for seed in range(processes):
-        command = [sys.executable, "-m", "benchmarks.artifacts_in_turn"]
+        command = [sys.executable, "-m", "benchmarks.interleaved_timing"]
         command += [model, named, str(seconds / processes), str(seed)]
         for name, timed in json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout).items():
             blocks.setdefault(name, []).append(timed)

@@ -1,8 +1,8 @@
-"""What operators of two runtimes compute, in the same words, so that their times can stand side by side.
+"""Describes operators of two runtimes in the same terms, so that their times can be compared.
 
-Each runtime fuses and lays out as it likes, and fused nodes lose the names they had in the model. What stays is the
-work: a convolution's window, channels and output, a product's extents. Operators with the same work are one row;
-everything else is summed by kind.
+Each runtime fuses and lays out differently, and fused nodes do not have the names of the model. Operators are matched
+by the computation: a convolution's window, channels and output, a product's extents. Operators with the same
+computation are one row; all others are summed by kind.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _OUR_KINDS = {
 }
 
 
-class Work(NamedTuple):
+class Computation(NamedTuple):
     """What an operator computes: its kind, and in words what is the same in both runtimes."""
 
     kind: str
     what: str = ""
 
 
-def our_work(name: str, kinds: Sequence[str]) -> Work:
+def slipstream_computation(name: str, kinds: Sequence[str]) -> Computation:
     """From the name Slipstream gives an operator, such as `conv2d 3x3/2 64→128 28x28 + add + relu`."""
     head = next((part for part in name.split(" + ") if re.search(r"\d+x\d+|\d→", part)), name)
     if found := _CONVOLUTION.match(head):
@@ -54,19 +54,19 @@ def our_work(name: str, kinds: Sequence[str]) -> Work:
         window = (int(found["height"]), int(found["width"]))
         return _convolution(window, inputs, int(found["outputs"] or inputs), groups, found["size"])
     if any("conv" in kind for kind in kinds):
-        return Work(CONV)
+        return Computation(CONV)
     if found := re.match(r"(batch_)?matmul (\S+)", head):
-        return Work(BATCH_MATMUL if found[1] else MATMUL, found[2])
+        return Computation(BATCH_MATMUL if found[1] else MATMUL, found[2])
     if any("pool" in kind for kind in kinds):
-        return Work(POOL)
+        return Computation(POOL)
     special = [_OUR_KINDS[kind] for kind in kinds if kind in _OUR_KINDS]
     computing = [kind for kind in special if kind != LAYOUT]
     if computing:
-        return Work(computing[0])
-    return Work(LAYOUT if len(special) == len(kinds) else ELEMENTWISE)
+        return Computation(computing[0])
+    return Computation(LAYOUT if len(special) == len(kinds) else ELEMENTWISE)
 
 
-def ort_work(event: Mapping[str, Any]) -> Work:
+def onnxruntime_computation(event: Mapping[str, Any]) -> Computation:
     """From one kernel's entry in ONNX Runtime's profile."""
     arguments = event["args"]
     operator = arguments["op_name"]
@@ -77,24 +77,24 @@ def ort_work(event: Mapping[str, Any]) -> Work:
         groups = channels // per_group
         return _convolution(window, channels, outputs[0][1], groups, f"{outputs[0][2]}x{outputs[0][3]}")
     if "Conv" in operator:
-        return Work(CONV)
+        return Computation(CONV)
     if operator in ("MatMul", "FusedMatMul", "Gemm", "FusedGemm"):
         rows, columns, inner = outputs[0][-2:][0], outputs[0][-1], inputs[0][-1]
         batch = prod(outputs[0][:-2])
-        return Work(MATMUL, f"{rows}x{inner}x{columns}") if batch == 1 else _batched(batch, rows, inner, columns)
-    return Work(_ORT_KINDS.get(operator, ELEMENTWISE))
+        return Computation(MATMUL, f"{rows}x{inner}x{columns}") if batch == 1 else _batched(batch, rows, inner, columns)
+    return Computation(_ORT_KINDS.get(operator, ELEMENTWISE))
 
 
-def _batched(batch: int, rows: int, inner: int, columns: int) -> Work:
-    return Work(BATCH_MATMUL, f"{batch}x{rows}x{inner}x{columns}")
+def _batched(batch: int, rows: int, inner: int, columns: int) -> Computation:
+    return Computation(BATCH_MATMUL, f"{batch}x{rows}x{inner}x{columns}")
 
 
-def _convolution(window: tuple[int, int], inputs: int, outputs: int, groups: int, size: str) -> Work:
+def _convolution(window: tuple[int, int], inputs: int, outputs: int, groups: int, size: str) -> Computation:
     kind = {(1, 1): CONV_1X1, (3, 3): CONV_3X3}.get(window, CONV)
     if groups > 1:
         kind = DEPTHWISE if groups >= inputs else GROUPED
     sides = f"{window[0]}x{window[1]}"
-    return Work(kind, f"{sides} {_padded(inputs)}→{_padded(outputs)} to {size}")
+    return Computation(kind, f"{sides} {_padded(inputs)}→{_padded(outputs)} to {size}")
 
 
 def _padded(channels: int) -> int:
