@@ -58,7 +58,7 @@ def build_planned(mod: tvm.IRModule, target: Target) -> BuiltModel:
         with target.tvm:
             separate, weights = _separate_weights(mod, largest_scalar=0)
             calls = lower_to_calls(separate)
-            plan = plan_calls(calls)
+            plan = plan_calls(calls, target.vector_lanes)
     except UnplannableError as reason:
         logger.info("the model runs in TVM's virtual machine: %s", reason)
         return build(mod, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -9,6 +10,8 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import transform
 
+from slipstream.graph.operators import count_flops
+from slipstream.graph.parallelism import threads_worth
 from slipstream.graph.relax_walk import bindings_of_main, prim_funcs
 from slipstream.runtime.plan import Place, Plan, PlannedTensor, Step, aligned, type_code
 
@@ -42,15 +45,16 @@ def lower_to_calls(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(call_passes())(mod)
 
 
-def plan_calls(mod: tvm.IRModule) -> Plan:
-    """The plan of a module that `lower_to_calls` made.
+def plan_calls(mod: tvm.IRModule, lanes: int) -> Plan:
+    """The plan of a module that `lower_to_calls` made, for a CPU with so many 32-bit `lanes` in a vector.
 
     Raises `UnplannableError` if `main` holds anything but calls of operators with fixed shapes.
     """
     for variable, func in prim_funcs(mod).items():
         if _calls_runtime(func):
             raise UnplannableError(f"{variable.name_hint} calls a function of TVM's runtime")
-    planner = _Planner(mod["main"])
+    flops = {variable.name_hint: count_flops(func) for variable, func in prim_funcs(mod).items()}
+    planner = _Planner(mod["main"], flops, lanes)
     for binding in bindings_of_main(mod):
         planner.bind(binding.var, binding.value)
     return planner.finish(mod["main"].body.body)
@@ -85,8 +89,9 @@ _Value = int | tuple["_Value", ...]
 class _Planner:
     """Follows the bindings of `main`: each variable is a tensor, a tuple of tensors, or a storage."""
 
-    def __init__(self, main: relax.Function) -> None:
+    def __init__(self, main: relax.Function, flops: Mapping[str, int], lanes: int) -> None:
         *inputs, self._weights = main.params
+        self._flops, self._lanes = flops, lanes
         self._tensors: list[PlannedTensor] = []
         self._values: dict[Any, _Value] = {}
         self._storages: dict[Any, int] = {}
@@ -146,7 +151,9 @@ class _Planner:
     def _call(self, var: Any, call: Any) -> None:
         if isinstance(call.op, tvm.ir.GlobalVar):
             arguments = tuple(self._one(self._value(argument)) for argument in call.args)
-            self._steps.append(Step(call.op.name_hint, arguments))
+            name = call.op.name_hint
+            sizes = (self._tensors[index].nbytes for index in arguments)
+            self._steps.append(Step(name, arguments, threads_worth(self._flops[name], sizes, self._lanes)))
         elif call.op == _ALLOC_STORAGE:
             self._storages[var] = self._reserve(_only_number(call.args[0]))
         elif call.op == _ALLOC_TENSOR:

@@ -36,11 +36,11 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of a compiled operator on tensors of the plan, on at most `threads` threads (0: on all)."""
+    """A call of a compiled operator on tensors of the plan, on at most `threads` threads."""
 
     function: str
     arguments: tuple[int, ...]
-    threads: int = 0
+    threads: int
 
 
 @dataclass(frozen=True)
