@@ -21,8 +21,8 @@ import_tvm_without_torch()
 from benchmarks.candidates import operators_of  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
 from benchmarks.spread import with_range  # noqa: E402
-from slipstream import cost  # noqa: E402
 from slipstream.cost.features import extract_possible  # noqa: E402
+from slipstream.cost.metaschedule import MetaSchedule  # noqa: E402
 from slipstream.cost.types import Example  # noqa: E402
 from slipstream.machine.target import resolve_target  # noqa: E402
 from slipstream.measure import Candidate, LocalMeasurer, reference_text  # noqa: E402
@@ -86,7 +86,7 @@ def preset(space: Space, measurer: LocalMeasurer, seed: int, options: argparse.N
         space.target.threads,
         Evolution(population_size=options.population, genetic_num_iters=options.generations),
     )
-    model = cost.make("metaschedule", seed=seed, threads=1)
+    model = MetaSchedule(seed, threads=1)
     known: list[Measured] = []
     curve: list[float] = []
     for number in range(options.rounds):

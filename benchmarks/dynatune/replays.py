@@ -17,7 +17,9 @@ import numpy as np
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.informed import Informed
 from benchmarks.dynatune.no_belief import NoBelief
-from slipstream.schedulers import Scheduler, make
+from slipstream.plugins import Context, make
+from slipstream.schedulers import Scheduler
+from slipstream.schedulers.oracle import Oracle
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
 
 # Name here -> how figures call it.
@@ -42,13 +44,17 @@ _PATIENCE = 10**9
 
 
 def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: int, slot_trials: int) -> Scheduler:
-    """The policy of that name; all of `LABELS`, and whatever else `slipstream.schedulers` has."""
+    """The policy of that name; all of `LABELS`, and whatever else `slipstream.plugins` has."""
     if name == "no_belief":
         return NoBelief()
-    options: dict[str, Any] = {"curves": curves} if name == "oracle" else {}
+    if name == "oracle":
+        return Oracle(slot_trials=slot_trials, curves=curves)
+    options: dict[str, Any] = {}
     if name == "dynatune_no_potential":
         name, options = "dynatune", {"heed_potential": False}
-    return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
+    context = Context(seed=seed, slot_trials=slot_trials, peak_flops=peak_flops)
+    scheduler: Scheduler = make("scheduler", name, context, **options)
+    return scheduler
 
 
 @dataclass

@@ -17,8 +17,8 @@ from benchmarks.dynatune.command import run
 from benchmarks.dynatune.plotting import legend, panels, save
 from benchmarks.dynatune.replays import LABELS, Study, policy
 from slipstream.schedulers import OperatorState, Scheduler
-from slipstream.schedulers import make as make_scheduler
 from slipstream.schedulers.replay import replay
+from slipstream.schedulers.ucb import UCB
 
 POLICIES = ("sequential", "random", "round_robin", "gradient", "dynatune", "emcee")
 _MOST_SLOTS = 64
@@ -65,8 +65,8 @@ def decision_seconds(study: Study, name: str) -> float:
     for recording in study.recordings:
         curves = recording.replayable()
         if name == "emcee":
-            scheduler = make_scheduler(
-                "ucb", seed=0, slot_trials=study.slot_trials, peak_flops=recording.peak_flops, sampler="emcee"
+            scheduler: Scheduler = UCB(
+                seed=0, slot_trials=study.slot_trials, peak_flops=recording.peak_flops, sampler="emcee"
             )
         else:
             scheduler = policy(name, curves, recording.peak_flops, 0, study.slot_trials)

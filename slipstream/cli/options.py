@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from slipstream import plugins
 from slipstream.errors import InputError, ShapeError
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,6 +52,35 @@ dtype_option = click.option(
     help="On a GPU, what a float32 model's products are computed in; float16 is for tensor cores.",
 )
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to run on [default: all cores].")
+
+
+CHOICES: dict[plugins.Kind, str] = {
+    "scheduler": "which operator gets the next slot",
+    "search": "which programs of it are measured",
+    "cost": "how fast a program looks before it is measured",
+    "measurer": "where programs are measured",
+}
+
+
+class PluginName(click.types.StringParamType):
+    """The name of a scheduler, search, cost model or measurer."""
+
+    name = "name"
+
+    def __init__(self, kind: plugins.Kind) -> None:
+        self._kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found = {offer.name: offer.about for offer in plugins.offers(self._kind) if offer.name.startswith(incomplete)}
+        return [CompletionItem(name, help=about) for name, about in found.items()]
+
+
+def plugin_options(command: F) -> F:
+    """`--scheduler`, `--search`, `--cost` and `--measurer`, by name."""
+    for kind, what in reversed(CHOICES.items()):
+        text = f"{what[0].upper()}{what[1:]}: see below."
+        command = click.option(f"--{kind}", type=PluginName(kind), metavar="NAME", help=text)(command)
+    return command
 
 
 def rpc_options(command: F) -> F:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slipstream import plugins
 from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
 from slipstream.cli.options import (
+    CHOICES,
     ModelArgument,
     constant_option,
     dtype_option,
     parse_constants,
     parse_shapes,
+    plugin_options,
     rpc_options,
     shape_option,
     target_option,
@@ -55,7 +58,23 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@click.command("tune")
+class _TuneCommand(click.Command):
+    """Its help ends with the names that can be chosen, those of other packages included."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from slipstream.session.settings import PARTS, Settings
+
+        super().format_options(ctx, formatter)
+        for kind, heading in CHOICES.items():
+            default = getattr(Settings, kind, "local")
+            rows = [(o.name, o.about + ("  [default]" if o.name == default else "")) for o in plugins.offers(kind)]
+            with formatter.section(f"--{kind} NAME, {heading}"):
+                formatter.write_dl(rows)
+        with formatter.section("--without PARTS, separated by commas"):
+            formatter.write_dl(list(PARTS.items()))
+
+
+@click.command("tune", cls=_TuneCommand)
 @click.argument("model", type=ModelArgument())
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the session and its result."
@@ -63,10 +82,8 @@ def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_budget_options
 @click.option("--effort", default="normal", show_default=True, metavar="quick|normal|max", help="How thoroughly.")
 @click.option("--preset", metavar="metaschedule", help="Tune as TVM's MetaSchedule does, to compare with.")
-@click.option("--scheduler", metavar="NAME", help="Who decides which operator is next.")
-@click.option("--search", metavar="NAME", help="Who proposes programs.")
-@click.option("--cost", metavar="NAME", help="Who guesses how fast a program is.")
-@click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what they are worth.")
+@plugin_options
+@click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what each is worth: see below.")
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")

@@ -16,7 +16,7 @@ Features = NDArray[np.float32]
 
 
 class CostModelError(SlipstreamError):
-    """A cost model was asked for by an unknown name, or given a state or features it cannot read."""
+    """A cost model was given a state or features it cannot read."""
 
 
 @dataclass(frozen=True)

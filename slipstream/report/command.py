@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from slipstream.plugins import is_object, names
 from slipstream.session.settings import EFFORTS, PRESETS, Settings
 
 _BY_NAME = ("scheduler", "search", "cost")
@@ -17,7 +18,8 @@ def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     settings = Settings.from_json(options.get("settings", {}))
     chosen = _as_options(settings)
     source = str(options.get("source", "MODEL"))
-    if chosen is None or source == "memory":
+    measurer = options.get("measurer", "local")
+    if chosen is None or source == "memory" or is_object(measurer):
         return _as_python(settings, options, budget, source)
     words = ["slipstream", "tune", source, "-o", "DIR", *_budget(budget), *chosen]
     if options.get("target", "cpu") != "cpu":
@@ -26,6 +28,7 @@ def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
         words += ["--threads", str(options["threads"])]
     rpc, key = options.get("rpc") or (None, None)
     words += ["--rpc", str(rpc), "--rpc-key", str(key)] if rpc else []
+    words += ["--measurer", measurer] if measurer not in names("measurer") else []
     load = options.get("load") or {}
     for name, shape in (load.get("shapes") or {}).items():
         words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
@@ -47,6 +50,8 @@ def _budget(budget: Mapping[str, Any]) -> list[str]:
 
 def _as_options(settings: Settings) -> list[str] | None:
     """Options that lead to these very settings, as few as there are; None if no options do."""
+    if any(is_object(getattr(settings, name)) for name in _BY_NAME):
+        return None
     found: list[list[str]] = []
     for preset in (None, *PRESETS):
         for effort in EFFORTS:
@@ -68,8 +73,8 @@ def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[s
     default = Settings()
     changed = {n: v for n, v in settings.to_json().items() if v != getattr(default, n)}
     words = ["model" if source == "memory" else repr(source), '"DIR"']
-    names = {"seconds": "budget", "trials": "trials", "until_latency": "until_latency"}
-    words += [f"{names[n]}={v!r}" for n, v in budget.items() if v is not None and n in names]
+    budgets = {"seconds": "budget", "trials": "trials", "until_latency": "until_latency"}
+    words += [f"{budgets[n]}={v!r}" for n, v in budget.items() if v is not None and n in budgets]
     words += [f"target={options['target']!r}"] if options.get("target", "cpu") != "cpu" else []
     words += [f"threads={options['threads']!r}"] if options.get("threads") else []
     rpc, key = options.get("rpc") or (None, None)
@@ -77,5 +82,13 @@ def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[s
     load = options.get("load") or {}
     words += [f"{name}={value!r}" for name, value in load.items() if value]
     words += [f"seed={changed.pop('seed')!r}"] if "seed" in changed else []
+    stored = {name: changed.pop(name) for name in _BY_NAME if is_object(str(changed.get(name, "")))}
+    stored |= {"measurer": options["measurer"]} if options.get("measurer", "local") not in names("measurer") else {}
+    words += [f"{n}={_class(v)}(...)" if is_object(v) else f"{n}={v!r}" for n, v in stored.items()]
     words += [f"settings={changed!r}"] if changed else []
     return f"slipstream.tune({', '.join(words)})"
+
+
+def _class(stored: str) -> str:
+    """The class or function of an object that a session stored, without where it is from."""
+    return stored.rpartition(":")[2].rpartition(".")[2]

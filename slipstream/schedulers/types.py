@@ -10,7 +10,7 @@ from slipstream.errors import SlipstreamError
 
 
 class SchedulerError(SlipstreamError):
-    """A scheduler was asked for by a name, or with an option or a value, that does not exist."""
+    """A scheduler was made with a value that makes no sense."""
 
 
 @dataclass(frozen=True)

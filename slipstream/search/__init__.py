@@ -1,35 +1,22 @@
-"""Searches: they propose which programs of an operator to measure. Made by name; the protocol is in `types.py`."""
+"""Searches: they propose which programs of an operator to measure. The protocol is in `types.py`, the names are in
+`plugins.py`, which calls the functions here."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from slipstream.errors import SlipstreamError
 from slipstream.search.types import Search
 
-NAMES = ("diffusion", "evolutionary", "random")
+
+def make_diffusion(without: Collection[str]) -> Search:
+    """Code diffusion without the parts named."""
+    from slipstream.search.diffusion import Diffusion, DiffusionOptions
+
+    return Diffusion(DiffusionOptions.without(without))
 
 
-class SearchError(SlipstreamError):
-    """A search was asked for by a name that does not exist."""
+def make_evolutionary(threads: int, population: int, generations: int) -> Search:
+    """TVM's evolutionary search."""
+    from slipstream.search.evolutionary import Evolution, Evolutionary
 
-
-def make(
-    name: str, *, threads: int, population: int = 512, generations: int = 4, without: Collection[str] = ()
-) -> Search:
-    """The search called `name` (see `NAMES`); `population` and `generations` are those of evolutionary search,
-    `without` the parts that diffusion does without.
-    """
-    if name == "diffusion":
-        from slipstream.search.diffusion import Diffusion, DiffusionOptions
-
-        return Diffusion(DiffusionOptions.without(without))
-    if name == "random":
-        from slipstream.search.random import Random
-
-        return Random()
-    if name == "evolutionary":
-        from slipstream.search.evolutionary import Evolution, Evolutionary
-
-        return Evolutionary(threads, Evolution(population_size=population, genetic_num_iters=generations))
-    raise SearchError(f"there is no search {name!r}; choose one of {', '.join(NAMES)}")
+    return Evolutionary(threads, Evolution(population_size=population, genetic_num_iters=generations))

@@ -48,7 +48,7 @@ class Evolutionary:
         from tvm.s_tir import meta_schedule as ms
 
         space = question.space
-        if not any(point.is_open for example in space.stock for point in space.points(example)):
+        if question.count < 1 or not any(point.is_open for example in space.stock for point in space.points(example)):
             return []
         known = {measured.program.identity for measured in question.measured}
         # TVM avoids duplicates within one run only: ask for more, and leave out measured programs.

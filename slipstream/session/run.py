@@ -7,13 +7,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import BuildError, VerificationError
 from slipstream.frontends import Model
 from slipstream.machine.target import Target
+from slipstream.plugins import Context, Plugins
 from slipstream.program.decisions import to_json
 from slipstream.session.budget import Budget
 from slipstream.session.directory import SessionDirectory
@@ -24,7 +25,6 @@ from slipstream.session.settings import Settings
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, WINNERS
 from slipstream.store import Store
 
-MakeMeasurer = Callable[[Target, Mapping[str, str]], Any]
 _END_TO_END_SECONDS = 1.5
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
@@ -45,9 +45,11 @@ class Work:
     watcher: Watcher
     began: float
     elapsed_before: float
+    plugins: Plugins
+    rpc: str | None = None
+    rpc_key: str | None = None
 
-    def run(self, make_measurer: MakeMeasurer) -> TuningResult:
-        from slipstream import cost, schedulers, search
+    def run(self) -> TuningResult:
         from slipstream.graph.operators import extract_operators
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
@@ -74,8 +76,9 @@ class Work:
         peak = self._peak_flops()
         self._keep(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in kinship.families])
         references = {key: reference_text(o.func) for key, o in operators.items()}
-        search_threads = 1 if settings.deterministic else self.target.threads
-        with Interrupt() as interrupt, contextlib.closing(make_measurer(self.target, references)) as measurer:
+        context = self._context(peak, references)
+        made = self.plugins
+        with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
             kinship.find_elders(self.store, record.hardware)
             session = Session(
                 store=self.store,
@@ -85,21 +88,9 @@ class Work:
                 kinship=kinship,
                 tracks=tracks,
                 measurer=measurer,
-                scheduler=schedulers.make(
-                    settings.scheduler,
-                    seed=settings.seed,
-                    slot_trials=settings.slot_trials,
-                    peak_flops=peak,
-                    **settings.scheduler_options(),
-                ),
-                search=search.make(
-                    settings.search,
-                    threads=search_threads,
-                    population=settings.population,
-                    generations=settings.generations,
-                    without=settings.without,
-                ),
-                cost=cost.make(settings.cost, seed=settings.seed, threads=1),
+                scheduler=made.scheduler.make(context, **settings.scheduler_options()),
+                search=made.search.make(context),
+                cost=made.cost.make(replace(context, threads=1)),
                 settings=settings,
                 budget=self.budget,
                 snapshot=snapshot,
@@ -116,6 +107,23 @@ class Work:
                 session.phase("settle")
             settle_near_ties(session, measurer, winners, 0.0 if interrupted else _SETTLE_SHARE * session.elapsed)
         return self._finish(session, reason, winners)
+
+    def _context(self, peak_flops: float, references: Mapping[str, str]) -> Context:
+        """What the session's parts are made from."""
+        settings = self.settings
+        return Context(
+            seed=settings.seed,
+            slot_trials=settings.slot_trials,
+            peak_flops=peak_flops,
+            threads=1 if settings.deterministic else self.target.threads,
+            without=settings.without,
+            population=settings.population,
+            generations=settings.generations,
+            target=self.target,
+            references=references,
+            rpc=self.rpc,
+            rpc_key=self.rpc_key,
+        )
 
     def _peak_flops(self) -> float:
         """Measured once in a session: what a scheduler decides must not change when the session is resumed."""

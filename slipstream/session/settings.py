@@ -150,15 +150,9 @@ def _parts(names: object) -> tuple[str, ...]:
 
 
 def _check_names(settings: Settings) -> None:
-    from slipstream import cost, schedulers, search
+    from slipstream import plugins
 
-    for what, name, names in (
-        ("scheduler", settings.scheduler.replace("-", "_"), ("dynatune", *schedulers.NAMES)),
-        ("search", settings.search, search.NAMES),
-        ("cost model", settings.cost, cost.NAMES),
-    ):
-        if name not in names:
-            raise SettingsError(f"there is no {what} {name!r}; choose one of {', '.join(names)}")
-    if settings.scheduler_options():
-        # Not every scheduler has these parts: better said now than when the session has begun.
-        schedulers.make(settings.scheduler, seed=0, slot_trials=1, peak_flops=1.0, **settings.scheduler_options())
+    for kind in ("scheduler", "search", "cost"):
+        plugins.check_name(kind, getattr(settings, kind))
+    # Not every scheduler has these parts: better said now than when the session has begun.
+    plugins.check_options("scheduler", settings.scheduler, settings.scheduler_options())

@@ -10,21 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from slipstream import plugins
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.choose import check_gpu, check_rpc
-from slipstream.measure.choose import make_measurer as make_measurer_for
+from slipstream.plugins import Plugins
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
-from slipstream.session.run import MakeMeasurer, Work
+from slipstream.session.run import Work
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
+
+if TYPE_CHECKING:
+    from slipstream.plugins import AnyCostModel, AnyMeasurer, AnyScheduler, AnySearch
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +42,10 @@ def tune(
     until_latency: str | float | None = None,
     preset: str | None = None,
     effort: str = "normal",
-    scheduler: str | None = None,
-    search: str | None = None,
-    cost: str | None = None,
+    scheduler: AnyScheduler | None = None,
+    search: AnySearch | None = None,
+    cost: AnyCostModel | None = None,
+    measurer: AnyMeasurer | None = None,
     seed: int = 0,
     deterministic: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -54,13 +59,13 @@ def tune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
     callbacks: Sequence[Watcher] = (),
-    make_measurer: MakeMeasurer | None = None,
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
     `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
-    without any, when nothing improves any more. `settings` sets any other field of `Settings` by its name.
+    without any, when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
+    callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. `callbacks` get every event and
     a snapshot of the session.
     """
@@ -71,14 +76,15 @@ def tune(
         make_settings,
         preset=preset,
         effort=effort,
-        scheduler=scheduler,
-        search=search,
-        cost=cost,
+        scheduler=plugins.stored_name(scheduler),
+        search=plugins.stored_name(search),
+        cost=plugins.stored_name(cost),
         seed=seed,
         deterministic=deterministic,
         others=settings or {},
     )
     chosen = choose()
+    parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
     check_new(output)
     check_rpc(rpc, rpc_key)
     if store is not None:
@@ -86,7 +92,7 @@ def tune(
     resolved = resolve_target(target, threads, dtype)
     if resolved.gpu is not None:
         chosen = choose(gpu=True)
-    if make_measurer is None:
+    if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
     watcher = _broadcast(callbacks)
     loaded = (
@@ -96,6 +102,7 @@ def tune(
     )
     options = {
         "settings": chosen.to_json(),
+        "measurer": parts.measurer.name,
         "budget": limits.to_json(),
         "target": target,
         "dtype": dtype,
@@ -105,10 +112,12 @@ def tune(
         "load": {"shapes": shapes and {k: list(v) for k, v in shapes.items()}, "constants": constants},
     }
     prepared = _prepare(loaded, resolved)
-    hardware = describe_hardware(resolved, rpc_key)
+    hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
-        work = Work(directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0)
-        return work.run(make_measurer or _measurer(rpc, rpc_key))
+        work = Work(
+            directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0, parts, rpc, rpc_key
+        )
+        return work.run()
 
 
 def resume(
@@ -120,20 +129,29 @@ def resume(
     trials: int | None = None,
     until_latency: str | float | None = None,
     callbacks: Sequence[Watcher] = (),
-    make_measurer: MakeMeasurer | None = None,
+    scheduler: AnyScheduler | None = None,
+    search: AnySearch | None = None,
+    cost: AnyCostModel | None = None,
+    measurer: AnyMeasurer | None = None,
 ) -> TuningResult:
     """Go on with an interrupted session, or give a finished one more: a budget given here replaces the old one and
-    counts from now. `model` is needed if the session's was not a file or of the zoo.
+    counts from now. `model` is needed if the session's was not a file or of the zoo, and so is each of `scheduler`,
+    `search`, `cost` and `measurer` that was no name.
     """
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
     with open_store(folder) as opened, opened.own(folder.session):
         record = opened.session(folder.session)
         options = record.options
+        settings = Settings.from_json(options["settings"])
+        rpc, rpc_key = options.get("rpc", (None, None))
+        stored = {"scheduler": settings.scheduler, "search": settings.search, "cost": settings.cost}
+        stored["measurer"] = options.get("measurer") or _default_measurer(rpc)
+        given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
+        parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
         loaded = _load_again(record, model, example_inputs)
         resolved = resolve_target(options["target"], options["threads"], options.get("dtype", "float32"))
-        rpc, rpc_key = options.get("rpc", (None, None))
-        if opened.add_hardware(describe_hardware(resolved, rpc_key)) != record.hardware:
+        if opened.add_hardware(describe_hardware(resolved, rpc_key, stored["measurer"])) != record.hardware:
             raise SlipstreamError(
                 f"{folder.path} was tuned on other hardware ({_hardware_name(opened, record)}); "
                 "measurements do not carry over: start a new session here"
@@ -144,16 +162,33 @@ def resume(
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
         prepared = _prepare(loaded, resolved)
-        settings = Settings.from_json(options["settings"])
         watcher = _broadcast(callbacks)
-        work = Work(folder, opened, loaded, prepared, resolved, settings, limits, watcher, began, record.elapsed)
-        return work.run(make_measurer or _measurer(rpc, rpc_key))
+        work = Work(
+            folder,
+            opened,
+            loaded,
+            prepared,
+            resolved,
+            settings,
+            limits,
+            watcher,
+            began,
+            record.elapsed,
+            parts,
+            rpc,
+            rpc_key,
+        )
+        return work.run()
 
 
-def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, Any]:
-    """What has to be equal for measurements to be comparable. Remote devices are what their key says they are."""
+def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:
+    """What has to be equal for measurements to be comparable. Remote devices are what their key says they are, and
+    what a measurer that is not ours measures on is named after it.
+    """
     from slipstream.machine.cpu import cpu_model
 
+    if measurer not in plugins.names("measurer"):
+        return describe_hardware(target, rpc_key) | {"measurer": measurer}
     if target.gpu is not None:
         # The host's CPU builds and launches; what a kernel takes is the device's business alone.
         limits = asdict(target.gpu)
@@ -168,8 +203,23 @@ def describe_hardware(target: Target, rpc_key: str | None = None) -> dict[str, A
     }
 
 
-def _measurer(rpc: str | None, rpc_key: str | None) -> MakeMeasurer:
-    return lambda target, references: make_measurer_for(target, references, rpc, rpc_key)
+def _parts(settings: Settings, given: Mapping[str, Any], measurer: Any, rpc: str | None) -> Plugins:
+    """What the settings name, and the objects that were given where the settings name these."""
+    named = {kind: getattr(settings, kind) for kind in given}
+    choices = {kind: given[kind] if plugins.stored_name(given[kind]) == named[kind] else named[kind] for kind in given}
+    choices["measurer"] = _default_measurer(rpc) if measurer is None else measurer
+    parts = Plugins(**{kind: plugins.choose(kind, choices[kind]) for kind in plugins.KINDS})
+    if parts.measurer.is_ours and parts.measurer.name != _default_measurer(rpc):
+        raise plugins.PluginError(
+            "the measurer 'local' measures on this machine: leave --rpc out, or choose the measurer 'rpc'"
+            if rpc
+            else "the measurer 'rpc' needs --rpc HOST:PORT and --rpc-key NAME: the tracker and the key of its devices"
+        )
+    return parts
+
+
+def _default_measurer(rpc: str | None) -> str:
+    return "local" if rpc is None else "rpc"
 
 
 def _prepare(model: Model, target: Target) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from slipstream.cost.features import WIDTH
 from slipstream.cost.types import CostModel, Example, Features
 from slipstream.errors import SlipstreamError
+from slipstream.plugins import Context
 
 _STORES = {"convolution": 3, "matmul": 2}
 
@@ -36,13 +37,13 @@ def _features(examples: Sequence[Example]) -> list[Features]:
 
 
 class CostModelSuite:
-    """Subclasses say how to make a model; its seed decides whatever is random in it."""
+    """Subclass it and say how to make a model; the context's seed decides whatever is random in it."""
 
-    def make_model(self, seed: int) -> CostModel:
+    def make(self, context: Context) -> CostModel:
         raise NotImplementedError
 
     def test_one_finite_score_for_every_program(self) -> None:
-        model = self.make_model(0)
+        model = self.make(Context(seed=0))
         examples = synthetic_examples(160, seed=1)
         for _ in range(2):
             scores = model.score(_features(examples))
@@ -53,7 +54,7 @@ class CostModelSuite:
             model.learn(examples)
 
     def test_the_same_examples_give_the_same_scores(self) -> None:
-        first, second = self.make_model(3), self.make_model(3)
+        first, second = self.make(Context(seed=3)), self.make(Context(seed=3))
         asked = _features(synthetic_examples(50, seed=2))
         for part in range(4):
             examples = synthetic_examples(60, seed=10 + part)
@@ -62,10 +63,10 @@ class CostModelSuite:
             assert np.array_equal(first.score(asked), second.score(asked))
 
     def test_a_restored_model_goes_on_exactly_as_before(self) -> None:
-        model = self.make_model(4)
+        model = self.make(Context(seed=4))
         asked = _features(synthetic_examples(50, seed=3))
         for part in range(6):
-            restored = self.make_model(4)
+            restored = self.make(Context(seed=4))
             restored.restore(model.state())
             assert np.array_equal(restored.score(asked), model.score(asked))
             examples = synthetic_examples(5 + 20 * part, seed=20 + part)
@@ -75,7 +76,7 @@ class CostModelSuite:
             assert restored.state() == model.state()
 
     def test_programs_that_teach_nothing_do_no_harm(self) -> None:
-        model = self.make_model(5)
+        model = self.make(Context(seed=5))
         good = synthetic_examples(120, seed=4)
         empty = np.empty((0, WIDTH), np.float32)
         model.learn([])
@@ -86,7 +87,7 @@ class CostModelSuite:
         assert np.all(np.isfinite(model.score([empty])))
 
     def test_the_examples_are_left_as_they_were(self) -> None:
-        model = self.make_model(6)
+        model = self.make(Context(seed=6))
         examples = synthetic_examples(120, seed=5)
         before = [example.features.copy() for example in examples]
         model.learn(examples)
@@ -94,7 +95,7 @@ class CostModelSuite:
         assert all(np.array_equal(a, b) for a, b in zip(before, _features(examples), strict=True))
 
     def test_a_damaged_state_is_refused_and_nothing_is_lost(self) -> None:
-        model, twin = self.make_model(7), self.make_model(7)
+        model, twin = self.make(Context(seed=7)), self.make(Context(seed=7))
         examples = synthetic_examples(120, seed=6)
         for each in (model, twin):
             each.learn(examples)

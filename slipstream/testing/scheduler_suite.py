@@ -1,8 +1,8 @@
 """What every scheduler must do, as tests that anybody's scheduler can run.
 
     class TestMine(SchedulerSuite):
-        def make(self, curves, *, seed, slot_trials, peak_flops):
-            return MyScheduler(seed)
+        def make(self, context):
+            return MyScheduler(context)
 
 pytest collects the subclass and runs all of it; nothing here needs pytest.
 """
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from slipstream.plugins import Context
 from slipstream.schedulers.replay import RecordedCurve, replay
 from slipstream.schedulers.types import OperatorState, Scheduler
 from slipstream.testing.synthetic import model_curves
@@ -27,14 +28,16 @@ class SchedulerSuite:
     """Subclass it and say how the scheduler is made.
 
     `greedy`: it may leave an operator waiting for ever. `most_seconds`: how long a pick among a thousand operators
-    may take when the history of one has changed since the last.
+    may take when the history of one has changed since the last. `curves` are what the operators' histories are taken
+    from, set before each `make`; only an oracle looks there.
     """
 
     greedy = False
     most_seconds = 0.05
+    curves: Sequence[RecordedCurve] = ()
 
-    def make(self, curves: Sequence[RecordedCurve], *, seed: int, slot_trials: int, peak_flops: float) -> Scheduler:
-        """A new scheduler. `curves` are what the operators' histories are taken from; only an oracle looks there."""
+    def make(self, context: Context) -> Scheduler:
+        """A new scheduler."""
         raise NotImplementedError
 
     def test_finished_operators_are_never_picked(self) -> None:
@@ -95,8 +98,7 @@ class SchedulerSuite:
         unit = 1024.0
         curves = _curves(6)
         scaled = [replace(curve, best=[value * unit for value in curve.best]) for curve in curves]
-        ours = self.make(curves, seed=1, slot_trials=SLOT_TRIALS, peak_flops=PEAK_FLOPS)
-        theirs = self.make(scaled, seed=1, slot_trials=SLOT_TRIALS, peak_flops=PEAK_FLOPS / unit)
+        ours, theirs = self._make(curves, seed=1), self._make(scaled, seed=1, peak_flops=PEAK_FLOPS / unit)
         run, other = (replay(s, c, SLOT_TRIALS, max_slots=30) for s, c in ((ours, curves), (theirs, scaled)))
         assert run.choices == other.choices
 
@@ -114,8 +116,9 @@ class SchedulerSuite:
             took.append(time.perf_counter() - began)
         assert min(took) < self.most_seconds, f"a pick took {min(took) * 1000:.0f} ms"
 
-    def _make(self, curves: Sequence[RecordedCurve], seed: int = 0) -> Scheduler:
-        return self.make(curves, seed=seed, slot_trials=SLOT_TRIALS, peak_flops=PEAK_FLOPS)
+    def _make(self, curves: Sequence[RecordedCurve], seed: int = 0, peak_flops: float = PEAK_FLOPS) -> Scheduler:
+        self.curves = curves
+        return self.make(Context(seed=seed, slot_trials=SLOT_TRIALS, peak_flops=peak_flops))
 
 
 def _curves(operators: int, trials: int = 160) -> list[RecordedCurve]:

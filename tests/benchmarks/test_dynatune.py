@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from benchmarks.dynatune.command import run
 from benchmarks.dynatune.curves import OperatorCurve, Recording, RecordingError, read_all
 from benchmarks.dynatune.plotting import band
 from benchmarks.dynatune.record import is_recorded, points
+from slipstream.plugins import Context
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
 from slipstream.session.history import Track
@@ -253,9 +253,7 @@ def test_every_label_is_a_policy(name: str) -> None:
 
 
 class TestNoBelief(SchedulerSuite):
-    def make(
-        self, curves: Sequence[RecordedCurve], *, seed: int, slot_trials: int, peak_flops: float
-    ) -> replays.NoBelief:
+    def make(self, context: Context) -> replays.NoBelief:
         return replays.NoBelief()
 
 

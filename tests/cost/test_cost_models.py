@@ -9,34 +9,38 @@ import time
 import numpy as np
 import pytest
 
-from slipstream.cost import NAMES, CostModel, CostModelError, make
+from slipstream.cost import CostModel, CostModelError
 from slipstream.cost.accuracy import best_of_top, pair_accuracy
+from slipstream.cost.incremental import Incremental
+from slipstream.cost.metaschedule import MetaSchedule
+from slipstream.cost.random import Random
+from slipstream.plugins import Context, make, names
 from slipstream.testing.cost_suite import CostModelSuite, synthetic_examples
 
 LEARNERS = ("incremental", "metaschedule")
 
 
 class TestIncremental(CostModelSuite):
-    def make_model(self, seed: int) -> CostModel:
-        return make("incremental", seed=seed, threads=1)
+    def make(self, context: Context) -> CostModel:
+        return Incremental(context.seed, context.threads)
 
 
 class TestMetaSchedule(CostModelSuite):
-    def make_model(self, seed: int) -> CostModel:
-        return make("metaschedule", seed=seed, threads=1)
+    def make(self, context: Context) -> CostModel:
+        return MetaSchedule(context.seed, context.threads)
 
 
 class TestRandom(CostModelSuite):
-    def make_model(self, seed: int) -> CostModel:
-        return make("random", seed=seed, threads=1)
+    def make(self, context: Context) -> CostModel:
+        return Random(context.seed)
 
     def test_a_score_depends_on_seed_and_program_alone(self) -> None:
         asked = [example.features for example in synthetic_examples(20, seed=0)]
-        model = self.make_model(1)
+        model = self.make(Context(seed=1))
         first = model.score(asked)
         assert np.array_equal(first[::-1], model.score(asked[::-1]))
         assert len(set(first)) == len(first)
-        assert not np.array_equal(first, self.make_model(2).score(asked))
+        assert not np.array_equal(first, self.make(Context(seed=2)).score(asked))
 
 
 def accuracy(model: CostModel, seed: int) -> float:
@@ -48,7 +52,7 @@ def accuracy(model: CostModel, seed: int) -> float:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_ranks_programs_it_has_not_seen(name: str) -> None:
-    model = make(name, seed=0, threads=1)
+    model = make("cost", name, Context(seed=0))
     assert accuracy(model, seed=100) < 0.6
     for part in range(10):
         model.learn(synthetic_examples(32, seed=part))
@@ -60,7 +64,7 @@ def test_incremental_fine_tunes_between_refits() -> None:
     examples = synthetic_examples(900, seed=7)
     other = [example for example in examples if example.operator == "convolution"]
     own = [example for example in examples if example.operator == "matmul"]
-    model = make("incremental", seed=0, threads=1)
+    model = make("cost", "incremental", Context(seed=0))
     model.learn(other)
     assert 0.6 < accuracy(model, seed=101) < 0.8
     for start in range(0, 192, 32):
@@ -69,20 +73,15 @@ def test_incremental_fine_tunes_between_refits() -> None:
 
 
 def test_a_state_of_another_model_is_refused() -> None:
-    for wrote, reads in zip(NAMES, reversed(NAMES), strict=True):
+    for wrote, reads in zip(names("cost"), reversed(names("cost")), strict=True):
         if wrote != reads:
-            state = make(wrote, seed=0, threads=1).state()
+            state = make("cost", wrote, Context(seed=0)).state()
             with pytest.raises(CostModelError, match=f"of the cost model '{wrote}', not of '{reads}'"):
-                make(reads, seed=0, threads=1).restore(state)
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(CostModelError, match="no cost model 'xgb'; choose one of incremental, metaschedule, random"):
-        make("xgb", seed=0, threads=1)
+                make("cost", reads, Context(seed=0)).restore(state)
 
 
 def test_a_round_of_fine_tuning_is_quick() -> None:
-    model = make("incremental", seed=0, threads=1)
+    model = make("cost", "incremental", Context(seed=0))
     model.learn(synthetic_examples(1000, seed=8))
     seconds = []
     for part in range(5):
@@ -94,7 +93,7 @@ def test_a_round_of_fine_tuning_is_quick() -> None:
 
 
 def test_xgboost_is_not_imported_before_it_is_needed() -> None:
-    code = "import sys; from slipstream.cost import make; make('random', seed=0, threads=1); "
+    code = "import sys; from slipstream.plugins import Context, make; make('cost', 'random', Context()); "
     code += "print({'xgboost', 'tvm'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from tvm import te
 
-from slipstream.cost import CostModelError, Example, make
+from slipstream.cost import CostModelError, Example
 from slipstream.cost.features import WIDTH, extract, pack, unpack
+from slipstream.cost.metaschedule import MetaSchedule
 from slipstream.machine.target import resolve_target
 from slipstream.tvm_bridge.intrinsics import import_intrinsics, quick_inspect_stack
 
@@ -92,7 +93,7 @@ def test_metaschedule_ranks_as_tvm_does() -> None:
 
     target = resolve_target()
     theirs = XGBModel(num_tuning_cores=1)
-    ours = make("metaschedule", seed=0, threads=1)
+    ours = MetaSchedule(seed=0, threads=1)
     rng = np.random.default_rng(0)
     rounds = []
     for shape in ((32, 48, 64), (64, 64, 32)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +21,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[slipstream.TuningRe
     def watch(event: Event, snapshot: Snapshot) -> None:
         events.append(event)
 
-    def measurer(target: Any, references: Any) -> SyntheticMeasurer:
-        return SyntheticMeasurer()
-
     directory = tmp_path_factory.mktemp("report") / "session"
     result = slipstream.tune(
-        "zoo:tiny_cnn", directory, trials=60, effort="quick", callbacks=[watch], make_measurer=measurer
+        "zoo:tiny_cnn", directory, trials=60, effort="quick", callbacks=[watch], measurer=SyntheticMeasurer()
     )
     return result, events
 

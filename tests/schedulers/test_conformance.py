@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.schedulers import NAMES, make
+from slipstream.plugins import make, names
+from slipstream.schedulers.oracle import Oracle
 from slipstream.testing.scheduler_suite import SchedulerSuite
 
 
 def _suite(name: str) -> type[SchedulerSuite]:
-    def make_it(self, curves, *, seed, slot_trials, peak_flops):
-        options = {"curves": curves} if name == "oracle" else {}
-        return make(name, seed=seed, slot_trials=slot_trials, peak_flops=peak_flops, **options)
+    def make_it(self, context):
+        return make("scheduler", name, context)
 
-    greedy = name in ("sequential", "oracle")
-    return type(f"Test_{name}", (SchedulerSuite,), {"make": make_it, "greedy": greedy})
+    return type(f"Test_{name}", (SchedulerSuite,), {"make": make_it, "greedy": name == "sequential"})
 
 
-for _name in sorted({*NAMES, "oracle"} - {"dynatune_paper"}):
+for _name in sorted({*names("scheduler")} - {"dynatune_paper", "dynatune"}):
     globals()[f"Test_{_name}"] = _suite(_name)
+
+
+class TestOracle(SchedulerSuite):
+    greedy = True
+
+    def make(self, context):
+        return Oracle(slot_trials=context.slot_trials, curves=self.curves)
 
 
 class TestDynatunePaper(_suite("dynatune_paper")):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from slipstream.schedulers import OperatorState, make
+from slipstream.plugins import Context, make
+from slipstream.schedulers import OperatorState
 from slipstream.schedulers.finish import is_finished
 from slipstream.schedulers.gradient import Gradient
 from slipstream.schedulers.potential import potential, speeds_of
@@ -25,7 +26,7 @@ def _operator(key: str, history=(1e-3,), **fields) -> OperatorState:
 
 def _serve(name: str, operators: list[OperatorState], slots: int, **options) -> list[str]:
     """Picks when a slot changes nothing but the operator's count of slots."""
-    scheduler = make(name, **{**SETTING, **options})
+    scheduler = make("scheduler", name, Context(**SETTING), **options)
     states = {operator.key: operator for operator in operators}
     picks = []
     for slot in range(slots):
@@ -61,7 +62,7 @@ def test_sequential_stays_until_an_operator_is_finished():
 def test_operators_without_a_measurement_come_first():
     operators = [_operator("known", [1.0] * 5), _operator("cold", [math.inf] * 5, weight=1)]
     for name in ("ucb", "epsilon_greedy", "softmax", "gradient", "dynamic_random", "dynamic_round_robin"):
-        assert make(name, **SETTING).pick(operators, 3) == "cold"
+        assert make("scheduler", name, Context(**SETTING)).pick(operators, 3) == "cold"
 
 
 def test_the_gradient_is_ansors():
@@ -148,7 +149,7 @@ def test_softmax_is_greedier_the_colder_it_is():
 
 def test_a_forecast_is_made_once_for_each_history(monkeypatch):
     """What did not change is not computed again; what did is."""
-    scheduler = make("ucb", **SETTING)
+    scheduler = make("scheduler", "ucb", Context(**SETTING))
     asked = []
     original = scheduler.gains.belief.forecast
     monkeypatch.setattr(
@@ -178,4 +179,4 @@ def test_an_operator_is_finished_after_long_without_improvement(history, patienc
 
 def test_the_papers_bound_gives_everybody_a_first_slot():
     tuned, light = _operator("tuned", [1.0, 0.5], slot_ends=(1,)), _operator("light", [1e-6])
-    assert make("dynatune_paper", **SETTING).pick([tuned, light], 1) == "light"
+    assert make("scheduler", "dynatune_paper", Context(**SETTING)).pick([tuned, light], 1) == "light"

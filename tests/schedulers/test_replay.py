@@ -8,7 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from slipstream.schedulers import NAMES, make
+from slipstream.plugins import Context, make, names
+from slipstream.schedulers.oracle import Oracle
 from slipstream.schedulers.replay import CurveError, RecordedCurve, replay
 from slipstream.testing.synthetic import model_curves
 
@@ -16,8 +17,9 @@ PEAK = 1e11
 
 
 def _make(name, curves, slot_trials, seed=0):
-    options = {"curves": curves} if name == "oracle" else {}
-    return make(name, seed=seed, slot_trials=slot_trials, peak_flops=PEAK, **options)
+    if name == "oracle":
+        return Oracle(slot_trials=slot_trials, curves=curves)
+    return make("scheduler", name, Context(seed=seed, slot_trials=slot_trials, peak_flops=PEAK))
 
 
 def test_time_latency_and_regret_by_hand():
@@ -95,7 +97,8 @@ def test_cheap_policies_replay_thousands_of_slots_a_second():
 
 def test_every_policy_ends_at_the_same_latency_and_the_oracle_is_fastest_on_average():
     curves = model_curves(np.random.default_rng(1), 6, 96, PEAK)
-    runs = {name: replay(_make(name, curves, 16), curves, 16, patience_trials=1000) for name in (*NAMES, "oracle")}
+    policies = (*names("scheduler"), "oracle")
+    runs = {name: replay(_make(name, curves, 16), curves, 16, patience_trials=1000) for name in policies}
     at = np.linspace(0, runs["oracle"].times[-1], 50)
     mean = {name: np.mean([run.latency_at(seconds) for seconds in at]) for name, run in runs.items()}
     assert {round(run.latency[-1] / run.lowest, 9) for run in runs.values()} == {1.0}

@@ -75,7 +75,7 @@ class _Slow:
 )
 def test_a_fault_is_found(scheduler, test):
     class Suite(SchedulerSuite):
-        def make(self, curves, **_):
+        def make(self, context):
             return scheduler()
 
     with pytest.raises((AssertionError, ZeroDivisionError)):

@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream import search
+from slipstream import plugins
 from slipstream.program.decisions import check
 from slipstream.program.space import Realized, Space
 from slipstream.search.types import Measured, Question, Search
 from tests.program.zoo_operators import labels, space
 
 COUNT = 4
-every_search = pytest.mark.parametrize("name", search.NAMES)
+every_search = pytest.mark.parametrize("name", plugins.names("search"))
 # A convolution and a softmax: one with tiles in its default program, one without.
 OPERATORS = [labels()[0], next(label for label in labels() if label.endswith("-softmax"))]
 
 
 def made(name: str) -> Search:
-    return search.make(name, threads=1, population=8, generations=1)
+    search: Search = plugins.make("search", name, plugins.Context(population=8, generations=1))
+    return search
 
 
 def propose(name: str, operator: Space, seed: int = 1, known: Sequence[Realized] = ()) -> list[Realized]:
@@ -51,23 +52,3 @@ def test_proposals_are_new_legal_and_the_same_for_the_same_question(name: str, l
     second = propose(name, operator, known=first)
     both = [r.program.identity for r in (*first, *second)]
     assert len(set(both)) == len(both)
-
-
-@every_search
-def test_another_seed_proposes_others(name: str) -> None:
-    operator = space(OPERATORS[0])
-    programs = [{r.program.identity for r in propose(name, operator, seed)} for seed in (1, 2)]
-    assert programs[0] != programs[1]
-
-
-@every_search
-def test_where_nothing_can_be_decided_nothing_is_proposed(name: str) -> None:
-    closed = [label for label in labels() if not space(label).sketches]
-    assert closed
-    for label in closed[:3]:
-        assert propose(name, space(label)) == []
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(search.SearchError, match="there is no search 'grid'; choose one of diffusion, evolutionary"):
-        search.make("grid", threads=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream import cost, schedulers, search
+from slipstream import plugins
 from slipstream.cost.features import WIDTH, extract_possible
 from slipstream.frontends import Model, load_model
 from slipstream.graph.operators import Operator, extract_operators
@@ -161,6 +161,13 @@ def make_session(
         {key: room.operator.flops for key, room in rooms.items()},
         {key: kinship.similar(key) for key in rooms},
     )
+    context = plugins.Context(
+        seed=settings.seed,
+        slot_trials=settings.slot_trials,
+        peak_flops=PEAK_FLOPS,
+        population=settings.population,
+        generations=settings.generations,
+    )
     rows = [track.row for track in tracks.by_key.values()]
     infinite = float("inf")
     return Session(
@@ -171,14 +178,9 @@ def make_session(
         kinship=kinship,
         tracks=tracks,
         measurer=measurer,
-        scheduler=schedulers.make(
-            settings.scheduler, seed=settings.seed, slot_trials=settings.slot_trials, peak_flops=PEAK_FLOPS
-        ),
-        search=proposer
-        or search.make(
-            settings.search, threads=1, population=settings.population, generations=settings.generations
-        ),
-        cost=cost.make(settings.cost, seed=settings.seed, threads=1),
+        scheduler=plugins.make("scheduler", settings.scheduler, context),
+        search=proposer or plugins.make("search", settings.search, context),
+        cost=plugins.make("cost", settings.cost, context),
         settings=settings,
         budget=budget,
         snapshot=Snapshot(session, "tiny_cnn", "simulated", "prepare", 0.0, budget.remaining(0, 0, infinite, infinite),

@@ -24,6 +24,7 @@ import slipstream
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.inputs import Array, random_inputs
 from slipstream.measure.types import FailureKind
+from slipstream.plugins import Context, PluginError
 from slipstream.session.budget import BudgetError
 from slipstream.session.directory import SessionDirectory, SessionDirectoryError
 from slipstream.session.events import Event, Snapshot
@@ -44,7 +45,7 @@ QUICK: dict[str, Any] = {"effort": "quick", "search": "random"}
 OPERATORS = 7
 
 
-def synthetic(target: Any, references: Any) -> SyntheticMeasurer:
+def synthetic(context: Context) -> SyntheticMeasurer:
     """Nothing is measured: these tests are about what is around it."""
     return SyntheticMeasurer()
 
@@ -138,10 +139,10 @@ def test_a_finished_session_goes_on_with_more_budget_and_keeps_the_new_one(tuned
     directory = tmp_path / "copy"
     shutil.copytree(result.directory, directory)
     assert session_of(directory)[0].status == "finished"
-    more = slipstream.resume(directory, trials=5, make_measurer=synthetic)
+    more = slipstream.resume(directory, trials=5, measurer=synthetic)
     assert (more.trials, session_of(directory)[1]) == (29, 29)
     assert more.elapsed > result.elapsed
-    again = slipstream.resume(directory, make_measurer=synthetic)
+    again = slipstream.resume(directory, measurer=synthetic)
     assert again.trials == 29
     assert slipstream.load(directory).manifest.tuned["trials"] == 29
 
@@ -156,8 +157,8 @@ def test_a_session_is_all_in_its_directory(tuned: Any, tmp_path: Path) -> None:
 
 def test_a_shared_store_serves_the_next_session(small: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared.db"
-    first = slipstream.tune(small, tmp_path / "a", trials=6, store=shared, make_measurer=synthetic, **QUICK)
-    second = slipstream.tune(small, tmp_path / "b", trials=12, store=shared, make_measurer=synthetic, **QUICK)
+    first = slipstream.tune(small, tmp_path / "a", trials=6, store=shared, measurer=synthetic, **QUICK)
+    second = slipstream.tune(small, tmp_path / "b", trials=12, store=shared, measurer=synthetic, **QUICK)
     assert second.latency <= first.latency
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["model", "session.json"]
     with Store.open(shared) as store:
@@ -168,12 +169,12 @@ def test_a_torch_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
     example = (torch.randn(4, 16),)
-    result = slipstream.tune(module, tmp_path / "t", example_inputs=example, trials=4, make_measurer=synthetic, **QUICK)
+    result = slipstream.tune(module, tmp_path / "t", example_inputs=example, trials=4, measurer=synthetic, **QUICK)
     (output,) = slipstream.load(result.directory)(example[0].numpy())
     np.testing.assert_allclose(output, module(*example).detach().numpy(), rtol=1e-4, atol=1e-5)
     with pytest.raises(SlipstreamError, match=r"pass it to slipstream\.resume"):
-        slipstream.resume(tmp_path / "t")
-    more = slipstream.resume(tmp_path / "t", model=module, example_inputs=example, trials=2, make_measurer=synthetic)
+        slipstream.resume(tmp_path / "t", measurer=synthetic)
+    more = slipstream.resume(tmp_path / "t", model=module, example_inputs=example, trials=2, measurer=synthetic)
     assert more.trials == 6
 
 
@@ -202,7 +203,7 @@ def test_a_tuned_model_that_is_wrong_is_not_shipped(tmp_path: Path) -> None:
         replace(model(), reference=WrongAtFirst()),
         tmp_path / "s",
         trials=12,
-        make_measurer=synthetic,
+        measurer=synthetic,
         callbacks=[listen],
         **QUICK,
     )
@@ -222,9 +223,9 @@ def test_a_tuned_model_that_is_wrong_is_not_shipped(tmp_path: Path) -> None:
         ({"until_latency": "fast"}, BudgetError, "a latency of 'fast'"),
         ({"effort": "heroic"}, SettingsError, "choose one of quick, normal, max"),
         ({"preset": "ansor"}, SettingsError, "choose one of metaschedule"),
-        ({"scheduler": "fair"}, SettingsError, "there is no scheduler 'fair'; choose one of dynatune"),
-        ({"search": "grid"}, SettingsError, "there is no search 'grid'"),
-        ({"cost": "oracle"}, SettingsError, "there is no cost model 'oracle'"),
+        ({"scheduler": "fair"}, PluginError, "there is no scheduler 'fair'; choose one of dynatune"),
+        ({"search": "grid"}, PluginError, "there is no search 'grid'"),
+        ({"cost": "oracle"}, PluginError, "there is no cost model 'oracle'"),
         ({"seed": -1}, SettingsError, "a seed is a whole number from 0"),
         ({"target": "gpu7"}, SlipstreamError, "unknown target"),
         ({"store": "nowhere/store.db"}, StoreError, "make its directory"),
@@ -236,7 +237,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=says) as refused:
-        slipstream.tune("zoo:tiny_cnn", "out", make_measurer=synthetic, **options)
+        slipstream.tune("zoo:tiny_cnn", "out", measurer=synthetic, **options)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -300,7 +301,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished session on a small model file; tests copy the whole folder."""
     folder = tmp_path_factory.mktemp("begun")
     onnx.save(small_model(batch=1), folder / "small.onnx")
-    slipstream.tune(folder / "small.onnx", folder / "session", trials=4, make_measurer=synthetic, **QUICK)
+    slipstream.tune(folder / "small.onnx", folder / "session", trials=4, measurer=synthetic, **QUICK)
     return folder / "session"
 
 
@@ -310,15 +311,15 @@ def session(begun: Path, tmp_path: Path) -> Path:
 
 
 def test_a_changed_model_is_refused(small: Path, tmp_path: Path) -> None:
-    slipstream.tune(small, tmp_path / "s", trials=2, make_measurer=synthetic, **QUICK)
+    slipstream.tune(small, tmp_path / "s", trials=2, measurer=synthetic, **QUICK)
     changed = small_model(batch=1)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     onnx.save(changed, small)
     with pytest.raises(SlipstreamError, match=r"its content has changed.*start a new session"):
-        slipstream.resume(tmp_path / "s", trials=2, make_measurer=synthetic)
+        slipstream.resume(tmp_path / "s", trials=2, measurer=synthetic)
     small.unlink()
     with pytest.raises(SlipstreamError, match="is not there any more"):
-        slipstream.resume(tmp_path / "s", trials=2, make_measurer=synthetic)
+        slipstream.resume(tmp_path / "s", trials=2, measurer=synthetic)
     assert session_of(tmp_path / "s")[1] == 2
 
 
@@ -341,7 +342,7 @@ def test_a_store_that_cannot_be_used(spoil: Callable[[Path], object], error: Any
     before = (session / "store.db").read_bytes()
     artifact = sorted((session / "model").iterdir())
     for action in (
-        lambda: slipstream.resume(session, trials=2, make_measurer=synthetic),
+        lambda: slipstream.resume(session, trials=2, measurer=synthetic),
         lambda: slipstream.tune(small, session.parent / "new", trials=2, store=session / "store.db", **QUICK),
     ):
         with pytest.raises(error) as refused:
@@ -383,9 +384,9 @@ def test_two_processes_on_one_session(session: Path) -> None:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "mine\n"
         with pytest.raises(SessionBusyError, match=f"process {owner.pid} on .*: wait for it, or stop it"):
-            slipstream.resume(session, trials=2, make_measurer=synthetic)
+            slipstream.resume(session, trials=2, measurer=synthetic)
         owner.communicate("")
-    assert slipstream.resume(session, trials=2, make_measurer=synthetic).trials == 6
+    assert slipstream.resume(session, trials=2, measurer=synthetic).trials == 6
 
 
 def test_a_full_disk_ends_the_session_and_loses_nothing(session: Path) -> None:
@@ -402,7 +403,7 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(session: Path) -> None:
             return hashed(candidate)
 
         try:
-            slipstream.resume(sys.argv[1], trials=20, make_measurer=lambda *_: SyntheticMeasurer(seconds))
+            slipstream.resume(sys.argv[1], trials=20, measurer=lambda *_: SyntheticMeasurer(seconds))
         except StoreFullError as error:
             print(error)
     """
@@ -411,12 +412,12 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(session: Path) -> None:
     assert said.count("\n") == 1
     kept = session_of(session)[1]
     assert 4 < kept < 24
-    assert slipstream.resume(session, trials=3, make_measurer=synthetic).trials == kept + 3
+    assert slipstream.resume(session, trials=3, measurer=synthetic).trials == kept + 3
 
 
 def test_what_is_left_when_all_operators_fail(small: Path, tmp_path: Path) -> None:
     broken = SyntheticMeasurer(lambda candidate: FailureKind.OUT_OF_MEMORY)
-    result = slipstream.tune(small, tmp_path / "s", budget="1h", make_measurer=lambda *_: broken, **QUICK)
+    result = slipstream.tune(small, tmp_path / "s", budget="1h", measurer=lambda *_: broken, **QUICK)
     assert result.reason == "nothing improves any more"
     assert result.failures == {"out of memory": result.trials}
     assert (result.operators, result.latency) == ((), math.inf)
