@@ -12,7 +12,7 @@
    waits in order of arrival; one that others wait behind takes a share, so many callers end up with a thread each.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
-   and then waits in the kernel. */
+   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -46,7 +46,7 @@
 
 enum { IDLE, PENDING, RUNNING, ASLEEP, STOP };
 
-typedef struct {
+typedef struct Worker {
   _Alignas(128) _Atomic int32_t state; /* a futex word */
   SlipstreamTask task;
   void *data;
@@ -56,6 +56,7 @@ typedef struct {
   _Atomic int tid;
   _Alignas(128) pthread_t thread;
   int started, busy, group;
+  struct Worker *to_wake[2]; /* set while it is asleep */
 } Worker;
 
 typedef struct Waiting {
@@ -114,8 +115,26 @@ static void wait_for_work(Worker *self) {
     int32_t idle = IDLE;
     if (!atomic_compare_exchange_strong(&self->state, &idle, ASLEEP)) continue;
     while (atomic_load(&self->state) == ASLEEP) futex_wait(&self->state, ASLEEP);
+    for (int i = 0; i < 2; i++) {
+      if (self->to_wake[i]) futex_wake(&self->to_wake[i]->state);
+      self->to_wake[i] = NULL;
+    }
     began = 0;
   }
+}
+
+/* End the sleep of a call's helpers. Those that are awake are not disturbed. */
+static void wake_helpers(Worker **helpers, int count) {
+  Worker *asleep[MOST_THREADS];
+  int sleeping = 0;
+  for (int i = 0; i < count; i++) {
+    if (atomic_load(&helpers[i]->state) == ASLEEP) asleep[sleeping++] = helpers[i];
+  }
+  for (int i = sleeping - 1; i >= 0; i--) {
+    for (int k = 0; k < 2; k++) asleep[i]->to_wake[k] = 2 * i + k + 1 < sleeping ? asleep[2 * i + k + 1] : NULL;
+    atomic_store(&asleep[i]->state, IDLE);
+  }
+  if (sleeping) futex_wake(&asleep[0]->state);
 }
 
 static void *work(void *argument) {
@@ -331,6 +350,7 @@ int slipstream_pool_begin(int threads) {
   pool.helping += call->threads - 1;
   if (call->threads > 1) make_way(call);
   pthread_mutex_unlock(&pool.lock);
+  wake_helpers(call->helpers, call->threads - 1);
   current = call;
   return call->threads;
 }
