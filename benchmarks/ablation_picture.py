@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import svg
+from benchmarks import pictures
 from benchmarks.ablation_table import WHOLE, after_as_many, counted, pairs_of, ratios_at
 from slipstream.statistics import median
 
-_ROW, _LEFT, _WIDTH, _TOP, _LABEL = 24, 200, 460, 58, 60
 _LEAST, _MOST = 0.5, 3.0
 _TICKS = {0.5: "0.5", 1.0: "1", 1.5: "1.5", 2.0: "2", 2.5: "2.5", _MOST: "3 or more"}
 
 
 def picture(data: Mapping[str, Any], path: Path) -> None:
-    """Of the part with the most runs."""
+    """Of the part with the most runs. A ratio beyond the end of the axis is drawn at the end."""
     part, result = max(data.items(), key=lambda item: sum(map(len, item[1]["runs"].values())))
+    budget = result["budget"]
     rows = {name: pairs for name, pairs in pairs_of(result).items() if name != WHOLE}
-    height = _TOP + _ROW * len(rows) + 30
-    said = f"Latency of {part} with one part of the method left out or changed, to that of the whole method"
-    svg.write(path, _LEFT + _WIDTH + _LABEL, height, said, _body(part, result["budget"], rows))
+
+    def fill(figure: Any, axes: Any) -> None:
+        height = figure.get_figheight()
+        figure.subplots_adjust(left=0.28, right=0.92, top=1 - 0.5 / height, bottom=0.3 / height)
+        axes.set_title(f"Latency of {part} with one part changed, 1 with the whole method", pad=22)
+        for row, pairs in enumerate(rows.values()):
+            by_time = ratios_at(pairs, budget)
+            by_trials = [after_as_many(*pair) for pair in pairs] if counted(pairs) else []
+            _dots(axes, by_trials, row + 0.17, pictures.THEIRS, "after as many trials" if row == 0 else None)
+            _dots(axes, by_time, row - 0.17, pictures.OURS, f"after {budget:g} s" if row == 0 else None)
+            if all(map(math.isfinite, by_time)):
+                axes.text(_MOST + 0.09, row, f"{median(by_time):.2f}", va="center")
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xticks(list(_TICKS), list(_TICKS.values()), color=pictures.FAINT)
+        axes.set_xlim(_LEAST, _MOST)
+        axes.grid(axis="x", color=pictures.GRID)
+        axes.axvline(1, color=pictures.FAINT, linewidth=1)
+        axes.spines["bottom"].set_visible(False)
+        axes.tick_params(length=0)
+        pictures.legend(axes, ncols=2, reverse=True)
+
+    pictures.draw(path, (7.5, 0.85 + 0.25 * len(rows)), 1, fill)
 
 
-def _body(part: str, budget: float, rows: Mapping[str, list[Any]]) -> Iterator[str]:
-    yield svg.text(_LEFT, 16, f"Latency of {part} with one part changed, 1 with the whole method", "title")
-    yield from svg.legend(_LEFT, 36, {"ours": f"after {budget:g} s", "theirs": "after as many trials"})
-    bottom = _TOP + _ROW * len(rows)
-    for tick, label in _TICKS.items():
-        yield svg.line(_x(tick), _TOP - 8, _x(tick), bottom, "axis" if tick == 1 else "grid")
-        yield svg.text(_x(tick), bottom + 16, label, "faint", "middle")
-    for n, (name, pairs) in enumerate(rows.items()):
-        middle = _TOP + _ROW * (n + 0.5) - 4
-        by_time = ratios_at(pairs, budget)
-        by_trials = [after_as_many(*pair) for pair in pairs] if counted(pairs) else []
-        yield svg.text(_LEFT - 10, middle + 4, name, anchor="end")
-        for ratios, y, kind in ((by_trials, middle + 4, "theirs"), (by_time, middle - 4, "ours")):
-            yield from (svg.dot(_x(ratio), y, kind) for ratio in ratios if math.isfinite(ratio))
-        if all(map(math.isfinite, by_time)):
-            yield svg.text(_LEFT + _WIDTH + 12, middle + 4, f"{median(by_time):.2f}")
-
-
-def _x(ratio: float) -> float:
-    """Where a ratio lies; one beyond the end lies at the end."""
-    return _LEFT + _WIDTH * (min(max(ratio, _LEAST), _MOST) - _LEAST) / (_MOST - _LEAST)
+def _dots(axes: Any, ratios: list[float], y: float, colour: str, label: str | None) -> None:
+    values = [min(max(ratio, _LEAST), _MOST) for ratio in ratios if math.isfinite(ratio)]
+    axes.plot(values, [y] * len(values), "o", color=colour, markersize=5, markeredgewidth=0, clip_on=False, label=label)

@@ -16,6 +16,7 @@ from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
 from slipstream.session.directory import MODEL, SESSION, SessionDirectory, open_store
+from slipstream.session.stored_history import StoredHistory
 from slipstream.store import TrialRecord
 
 _PRELUDE = """
@@ -51,8 +52,9 @@ class EndedSession:
         session = self.directory.session
         with open_store(self.directory, read_only=True) as store:
             self.record = store.session(session)
-            self.weights = store.session_operators(session)
-            self.ended = {slot.slot: slot.stats["elapsed"] for slot in store.slots(session) if slot.finished}
+            self.history = StoredHistory.of(store, session).history
+            self.weights = {key: operator.weight for key, operator in self.history.operators.items()}
+            self.ended = {n: slot.ended for n, slot in self.history.slots.items() if slot.ended is not None}
             self.trials = [t for t in store.trials(session=session) if math.isfinite(t.median)]
             self._sketches = {t.program.sketch: store.sketch(t.program.sketch) for t in self.trials}
 
@@ -83,25 +85,18 @@ class EndedSession:
         return Program(trial.operator, Sketch(text), from_json(trial.program.decisions))
 
     def latency(self, seconds: float = math.inf) -> float:
-        """Sum of operators after `seconds`; infinite while one has no program."""
-        best = self.best(seconds)
-        if len(best) < len(self.weights):
-            return math.inf
-        return sum(self.weights[key] * trial.median for key, trial in best.items())
+        """Sum of operators after `seconds`; infinite until all default programs were measured."""
+        latency = math.inf
+        for ended, history in self.history.by_slots():
+            if ended <= seconds:
+                latency = history.latency
+        return latency
 
     def curve(self) -> Iterator[tuple[float, float, int]]:
-        """(seconds, sum of operators, programs that ran) by slots, from the first that leaves no operator without."""
-        best: dict[str, float] = {}
-        measured = 0
-        by_slot: dict[int | None, list[TrialRecord]] = {}
-        for trial in self.trials:
-            by_slot.setdefault(trial.slot, []).append(trial)
-        for slot, seconds in sorted(self.ended.items(), key=lambda item: item[1]):
-            for trial in by_slot.get(slot, ()):
-                best[trial.operator] = min(trial.median, best.get(trial.operator, math.inf))
-                measured += 1
-            if len(best) == len(self.weights):
-                yield round(seconds, 2), sum(self.weights[key] * value for key, value in best.items()), measured
+        """(seconds, sum of operators, programs that ran) by slots, from when all default programs were measured."""
+        for seconds, history in self.history.by_slots():
+            if math.isfinite(history.latency):
+                yield round(seconds, 2), history.latency, history.trials - history.failures.total()
 
     def to_json(self) -> dict[str, Any]:
         return {

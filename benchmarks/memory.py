@@ -103,7 +103,7 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     from slipstream.machine.target import resolve_target
     from slipstream.program.space import Space
     from slipstream.session.budget import Budget
-    from slipstream.session.operator_trials import Room
+    from slipstream.session.operator_trials import OperatorTrials
     from slipstream.store import Store
     from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
 
@@ -121,13 +121,13 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
     with TemporaryDirectory(dir=options.work) as folder, Store.open(Path(folder, "store.db")) as store:
         settings = {"search": "diffusion", "patience_trials": _NO_END, "seed": options.seed}
         session_id = begin_session(store, operators, **settings)
-        rooms = {key: Room(operator, Space(key, operator.func, target)) for key, operator in operators.items()}
+        trials = {k: OperatorTrials(operator, Space(k, operator.func, target)) for k, operator in operators.items()}
         start, points = resident(), Points(marks, Path(folder, "store.db"))
         watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
         proposer: Any = RandomDecisions() if search == "drawn" else None
         budget = Budget(trials=options.trials)
         ended = make_session(
-            store, session_id, DiscardingMeasurer(), budget, rooms=rooms, proposer=proposer, **watching
+            store, session_id, DiscardingMeasurer(), budget, trials=trials, proposer=proposer, **watching
         ).run()
         if points.trials < options.trials:
             points.look()

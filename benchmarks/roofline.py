@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import EndedSession, tune_apart
-    from slipstream.machine.cpu import measure_bandwidth, measure_peak_flops
+    from slipstream.machine.speed import measure_bandwidth, measure_peak_flops
     from slipstream.machine.target import resolve_target
 
     target = resolve_target("cpu")

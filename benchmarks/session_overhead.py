@@ -31,7 +31,7 @@ from slipstream.search.random import Random
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
-from slipstream.session.operator_trials import Room
+from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.settings import Settings
 from slipstream.store import Store
 from tests.session.synthetic import SyntheticMeasurer, begin_session, make_session
@@ -147,7 +147,7 @@ def go_on(
         if event.kind == "slot_done":
             ends.append((time.perf_counter(), snapshot.split.get("search", 0.0)))
 
-    rooms = {key: Room(operator, space) for key, (operator, space) in spaces.items()}
+    trials = {key: OperatorTrials(operator, space) for key, (operator, space) in spaces.items()}
     session = make_session(
         store,
         store.sessions()[0].id,
@@ -155,7 +155,7 @@ def go_on(
         budget,
         watcher=watch,
         stop=lambda: slots is not None and len(ends) > slots,
-        rooms=rooms,
+        trials=trials,
         proposer=Random(),
     )
     session.run()

@@ -3,72 +3,76 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks import svg
+from benchmarks import pictures
 from benchmarks.speedup_table import PRESET_END, ratios, reached, seeds
 
-_ROW, _LEFT, _WIDTH, _GAP, _TOP = 46, 130, 300, 150, 58
 _NAMES = {
     "resnet18": "ResNet-18",
     "squeezenet1_1": "SqueezeNet 1.1",
     "mobilenet_v2": "MobileNet v2",
     "transformer_encoder": "Transformer",
 }
+_BAR, _APART = 0.34, 0.19
 
 
 def picture(models: Mapping[str, Any], path: Path) -> None:
-    height = _TOP + _ROW * len(models) + 12
-    width = _LEFT + 2 * _WIDTH + _GAP + 40
-    said = "How soon a model is as fast as MetaSchedule makes it, and its latency against ONNX Runtime"
-    svg.write(path, width, height, said, [*_times(models), *_latencies(models)])
+    def fill(figure: Any, times: Any, latencies: Any) -> None:
+        height = figure.get_figheight()
+        figure.subplots_adjust(left=0.13, right=0.96, wspace=0.5, top=1 - 0.5 / height, bottom=0.05 / height)
+        _times(times, models)
+        _latencies(latencies, models)
+        times.set_yticks(range(len(models)), [_NAMES.get(model, model) for model in models])
+        latencies.set_yticks([])
+        for axes in (times, latencies):
+            axes.set_ylim(len(models) - 0.5, -0.5)
+            axes.set_xticks([])
+            axes.spines["bottom"].set_visible(False)
+            axes.tick_params(length=0)
+
+    pictures.draw(path, (9.6, 0.7 + 0.48 * len(models)), 2, fill)
 
 
-def _times(models: Mapping[str, Any]) -> Iterator[str]:
+def _times(axes: Any, models: Mapping[str, Any]) -> None:
     """Left: seconds to the preset's final latency."""
-    yield svg.text(_LEFT, 16, "Seconds until as fast as MetaSchedule's algorithm in the end", "title")
-    yield from svg.legend(_LEFT, 36, {"ours": "Slipstream", "theirs": "MetaSchedule", "later": "until its end"})
-    longest = max(result["stages"][PRESET_END]["seconds"] for result in models.values())
-    for row, (model, result) in enumerate(models.items()):
-        y = _TOP + _ROW * row
-        end = result["stages"][PRESET_END]["seconds"]
-        there = min(end, reached(result, "preset", PRESET_END))
-        ours = median([reached(result, side, PRESET_END) for side in seeds(result)])
-        yield svg.text(_LEFT - 10, y + svg.BAR + 4, _NAMES.get(model, model), anchor="end")
-        if math.isfinite(ours):
-            yield svg.bar(_LEFT, y, _WIDTH * ours / longest, "ours")
-            yield svg.text(_LEFT + _WIDTH * ours / longest + 5, y + 12, f"{ours:.0f} s")
-        else:
-            yield svg.text(_LEFT + 5, y + 12, "not reached")
-        yield svg.bar(_LEFT, y + svg.BAR + 2, _WIDTH * end / longest, "later")
-        yield svg.bar(_LEFT, y + svg.BAR + 2, _WIDTH * there / longest, "theirs")
-        label = f"{there:.0f} s" if there == end else f"{there:.0f} s, ended after {end:.0f} s"
-        yield svg.text(_LEFT + _WIDTH * end / longest + 5, y + svg.BAR + 14, label, "faint")
+    axes.set_title("Seconds until as fast as MetaSchedule's algorithm in the end", pad=22)
+    ends = [float(result["stages"][PRESET_END]["seconds"]) for result in models.values()]
+    theirs = [min(end, reached(r, "preset", PRESET_END)) for end, r in zip(ends, models.values(), strict=True)]
+    ours = [median([reached(r, side, PRESET_END) for side in seeds(r)]) for r in models.values()]
+    found = [seconds if math.isfinite(seconds) else 0.0 for seconds in ours]
+    rows = np.arange(len(models))
+    axes.barh(rows - _APART, found, _BAR, color=pictures.OURS, label="Slipstream")
+    axes.barh(rows + _APART, ends, _BAR, color=pictures.LATER, label="MetaSchedule until its end")
+    axes.barh(rows + _APART, theirs, _BAR, color=pictures.THEIRS, label="MetaSchedule")
+    axes.set_xlim(0, max(ends))
+    space = max(ends) / 60
+    for row, (our, their, end) in enumerate(zip(ours, theirs, ends, strict=True)):
+        axes.text(found[row] + space, row - _APART, f"{our:.0f} s" if found[row] else "not reached", va="center")
+        ended = f"{their:.0f} s" if their == end else f"{their:.0f} s, ended after {end:.0f} s"
+        axes.text(end + space, row + _APART, ended, va="center", color=pictures.FAINT)
+    pictures.legend(axes, ncols=3)
 
 
-def _latencies(models: Mapping[str, Any]) -> Iterator[str]:
+def _latencies(axes: Any, models: Mapping[str, Any]) -> None:
     """Right: latency with ONNX Runtime's as one; median and quartiles over rounds."""
-    left = _LEFT + _WIDTH + _GAP
-    yield svg.text(left, 16, "Latency, ONNX Runtime's is 1", "title")
-    yield from svg.legend(left, 36, {"ours": "tuned", "theirs": "untuned"})
-    found = {model: {side: _spread(result, side) for side in ("tuned", "untuned")} for model, result in models.items()}
-    most = max(1.1, *(high for sides in found.values() for _, _, high in sides.values()))
-    scale = _WIDTH / most
-    for row, sides in enumerate(found.values()):
-        y = _TOP + _ROW * row
-        for n, (side, kind) in enumerate((("tuned", "ours"), ("untuned", "theirs"))):
-            low, middle, high = sides[side]
-            top = y + n * (svg.BAR + 2)
-            yield svg.bar(left, top, scale * middle, kind)
-            yield svg.line(left + scale * low, top + svg.BAR / 2, left + scale * high, top + svg.BAR / 2, "spread")
-            yield svg.text(left + scale * max(high, 1) + 5, top + 12, f"{middle:.2f}", "" if n == 0 else "faint")
-    bottom = _TOP + _ROW * len(models) - 8
-    yield svg.line(left + scale, _TOP - 6, left + scale, bottom, "axis")
+    axes.set_title("Latency, ONNX Runtime's is 1", pad=22)
+    rows, most = np.arange(len(models)), 1.1
+    for side, shift, colour in (("tuned", -_APART, pictures.OURS), ("untuned", _APART, pictures.THEIRS)):
+        low, middle, high = np.array([_spread(result, side) for result in models.values()]).T
+        axes.barh(rows + shift, middle, _BAR, color=colour, label=side)
+        axes.hlines(rows + shift, low, high, color="black", linewidth=1.2)
+        for row, value, end in zip(rows, middle, high, strict=True):
+            axes.text(max(end, 1) + 0.03, row + shift, f"{value:.2f}", va="center")
+        most = max(most, *high)
+    axes.axvline(1, color=pictures.FAINT, linewidth=1)
+    axes.set_xlim(0, most)
+    pictures.legend(axes, ncols=2)
 
 
 def _spread(result: Mapping[str, Any], side: str) -> tuple[float, float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import SlipstreamError
+from slipstream.version import VERSION
 
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult, compile
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
     from slipstream.session.tune import resume, tune
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "CompileResult",
     "CompiledModel",

@@ -14,6 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from slipstream.diffusion.parts import Parts
 from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Context:
     """What a session gives to whatever it is made of; each takes what it needs and ignores the rest.
 
     `slot_trials` is the usual number of trials in a slot, `peak_flops` the most FLOP/s the target can do, `threads`
-    how many threads may be used. `without` are the parts that the session leaves out. `population` and `generations`
+    how many threads may be used. `parts` are those of the method that the session uses. `population` and `generations`
     are those of evolutionary search. A session always sets `target`; `references` are the unscheduled operators by
     their keys, as TVM's JSON, and `rpc` and `rpc_key` what was given under these names.
     """
@@ -46,7 +47,7 @@ class Context:
     slot_trials: int = 8
     peak_flops: float = 1e11
     threads: int = 1
-    without: tuple[str, ...] = ()
+    parts: Parts = Parts()  # noqa: RUF009  # frozen
     population: int = 128
     generations: int = 2
     target: Target | None = None

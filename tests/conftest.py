@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,3 +42,26 @@ def small_model(
     if domain:
         opsets.append(helper.make_opsetid(domain, 1))
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def embedding_model() -> onnx.ModelProto:
+    """A table of 11 rows and five indices into it."""
+    table = numpy_helper.from_array(np.arange(22, dtype=np.float32).reshape(11, 2), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        "embedding",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 2])],
+        [table],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def ordinary_signals() -> Iterator[None]:
+    """SIGINT and SIGHUP as in a terminal, here and in processes that are started: nohup and `&` have them ignored."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -12,9 +12,9 @@ import pytest
 from slipstream.frontends import load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
+from slipstream.machine import nvrtc
 from slipstream.machine.cuda import find_device
 from slipstream.machine.target import Target, resolve_target
-from slipstream.tvm_bridge import nvrtc
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(find_device() is None, reason="no NVIDIA GPU answers here")]
 needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")

@@ -164,16 +164,16 @@ def _similar(model: str, spec: str) -> dict[str, list[str]]:
     from slipstream.graph.prepare import prepare
     from slipstream.machine.target import resolve_target
     from slipstream.program.space import Space
-    from slipstream.session.families import Kinship
-    from slipstream.session.operator_trials import Room
+    from slipstream.session.families import Families
+    from slipstream.session.operator_trials import OperatorTrials
     from slipstream.tvm_bridge.native_output import quiet_native_code
 
     target = resolve_target(spec)
     with quiet_native_code():
         operators = extract_operators(prepare(load_model(f"zoo:{model}").module, target)[0])
-        rooms = {o.key: Room(o, Space(o.key, o.func, target)) for o in operators}
-        kinship = Kinship(rooms, Settings().families)
-    return {key: list(kinship.similar(key)) for key in rooms}
+        trials = {o.key: OperatorTrials(o, Space(o.key, o.func, target)) for o in operators}
+        families = Families(trials, Settings().families)
+    return {key: list(families.similar(key)) for key in trials}
 
 
 def _say(event: Any, snapshot: Any) -> None:

@@ -49,15 +49,17 @@ def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Arra
         return lambda: onnx_run.run(session, feeds)
     if name == "openvino":
         return run_openvino(reference.path, feeds, threads)
+    return _run_torch(name, torch_module(reference.clean_path), manifest, feeds, threads)
+
+
+def torch_module(path: Path) -> Any:
+    """The ONNX model at `path` as a torch module."""
     import onnx
 
     _import_torch()
     from slipstream.frontends.onnx_as_torch import as_torch
 
-    module = as_torch(onnx.load(str(reference.clean_path)))
-    return (
-        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
-    )
+    return as_torch(onnx.load(str(path)))
 
 
 def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
@@ -70,10 +72,7 @@ def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array]
     _must_exist(str(path))
     program = torch.export.load(str(path))
     _must_match(fingerprint(program), manifest, str(path))
-    module = program.module()
-    return (
-        _run_on_gpu(name, module, feeds, manifest.dtype) if manifest.gpu else _run_torch(name, module, feeds, threads)
-    )
+    return _run_torch(name, program.module(), manifest, feeds, threads)
 
 
 def run_openvino(model: Path, feeds: dict[str, Array], threads: int, **settings: Any) -> Run:
@@ -98,7 +97,7 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> 
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
     In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
-    An artifact in half precision meets a model of nothing but halves, images laid out as tensor cores like them.
+    An artifact in half precision is compared with a model of nothing but halves.
     """
     torch = _import_torch()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"
@@ -106,8 +105,7 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> 
     module = module.to("cuda")
     tensors = [torch.from_numpy(value).to("cuda") for value in feeds.values()]
     if dtype == "float16":
-        module = module.half().to(memory_format=torch.channels_last)
-        tensors = [_in_half(torch, tensor) for tensor in tensors]
+        module, tensors = in_half_precision(module, tensors)
     if name.startswith("torch.compile"):
         mode = "max-autotune-no-cudagraphs" if name.endswith("max-autotune") else "default"
         module = torch.compile(module, fullgraph=True, mode=mode)
@@ -132,12 +130,35 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> 
     return run
 
 
-def _in_half(torch: Any, tensor: Any) -> Any:
-    half = tensor.half() if tensor.is_floating_point() else tensor
-    return half.to(memory_format=torch.channels_last) if half.ndim == _IMAGES else half
+def in_half_precision(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
+    """A float32 module and its inputs with every weight, constant and cast in float16, images channels last.
+
+    `module.half()` alone leaves casts to float32 in the model, such as that of an attention mask: what is computed
+    from them is float32, and cannot be multiplied with halves.
+    """
+    torch = _import_torch()
+    # Whatever the module is made of, exported it is one graph of functions, whose arguments say all types.
+    exported = torch.export.export(module, tuple(tensors)).module()
+
+    def halved(value: Any) -> Any:
+        if value is torch.float32:
+            return torch.float16
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+            return value
+        # A finite number must not become infinite: a mask of 0 times -1e38 is 0, of 0 times infinity is not.
+        largest = torch.finfo(torch.float16).max
+        half = torch.where(value.isfinite(), value.clamp(-largest, largest), value).half()
+        return half.to(memory_format=torch.channels_last) if half.ndim == _IMAGES else half
+
+    for node in exported.graph.nodes:
+        node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), halved)
+    exported.recompile()
+    return exported._apply(halved), [halved(tensor) for tensor in tensors]
 
 
-def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:
+def _run_torch(name: str, module: Any, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
+    if manifest.gpu:
+        return _run_on_gpu(name, module, feeds, manifest.dtype)
     torch = _import_torch()
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(value) for value in feeds.values()]
@@ -159,7 +180,7 @@ def _import_torch() -> Any:
 
 def _must_exist(source: str) -> None:
     if not Path(source).is_file():
-        raise ArtifactError(f"the model {source} is gone: give its new place with --model")
+        raise ArtifactError(f"the model {source} is not there any more: give its new place with --model")
 
 
 def _must_match(fingerprint: str, manifest: Manifest, source: str) -> None:

@@ -80,7 +80,7 @@ def bench(
     threads = min(threads or available_cores(), available_cores())
     compiled = load(directory, threads=threads)
     feeds = random_inputs(compiled.inputs, np.random.default_rng(seed))
-    # On a GPU nobody's inputs are copied: what is compared are the kernels.
+    # On a GPU no inputs are copied: the kernels are compared.
     ours = compiled.on_device(feeds) if compiled.manifest.gpu else lambda: compiled(feeds)
     contenders: dict[str, Callable[[], Any]] = {OURS: ours}
     for name in dict.fromkeys(against):
@@ -89,7 +89,7 @@ def bench(
             theirs = run()
         except SlipstreamError:
             raise
-        except Exception as error:  # whatever another runtime raises about a model is its own affair
+        except Exception as error:  # another runtime may raise anything
             raise BaselineError(name, error) from error
         _must_agree(name, theirs, list(compiled(feeds)))
         contenders[name] = run
@@ -138,7 +138,7 @@ def _timing(name: str, blocks: list[list[float]]) -> Timing:
 
 
 def _ratio(name: str, ours: list[list[float]], theirs: list[list[float]]) -> Ratio:
-    """Bootstrap over rounds, since runs within a block share the machine's mood."""
+    """Bootstrap over rounds, since runs within a block share the state of caches and clocks."""
     a = np.array([np.median(block) for block in ours])
     b = np.array([np.median(block) for block in theirs])
     picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import slipstream
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.loaded import open_executor
 from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, WeightSpec, checksum
@@ -22,8 +21,10 @@ from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
-from slipstream.runtime.link import POOL, copy_pool, model_linker
+from slipstream.runtime.library import POOL
+from slipstream.runtime.link import copy_pool, model_linker
 from slipstream.runtime.source import model_source, symbol_prefix
+from slipstream.version import VERSION
 
 Progress = Callable[[str], None]
 
@@ -112,7 +113,7 @@ def write_artifact(
 ) -> Manifest:
     """Schedule and build a prepared module, verify it on `feeds` and put it in place.
 
-    The module comes from a function so that nobody else holds its weights while it is built. `program` gives each
+    The module comes from a function so that its weights can be freed while it is built. `program` gives each
     operator its scheduled form (the default one if it is None), `tuned` goes into the manifest.
     """
     from slipstream.graph.build import apply_programs, build_planned
@@ -214,6 +215,6 @@ class _Stages:
 def _versions() -> dict[str, str]:
     packages = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy")
     return {
-        "slipstream": slipstream.__version__,
+        "slipstream": VERSION,
         **{name: importlib.metadata.version(name) for name in packages},
     }

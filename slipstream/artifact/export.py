@@ -9,7 +9,8 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.loaded import check_artifact
 from slipstream.artifact.manifest import WEIGHTS
 from slipstream.errors import ArtifactError
-from slipstream.runtime.link import NATIVE, POOL
+from slipstream.runtime.library import POOL
+from slipstream.runtime.link import NATIVE
 from slipstream.runtime.source import header
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
+from slipstream.runtime.library import POOL
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
@@ -62,7 +63,7 @@ class Manifest:
     verification: Verification | None
     library: str
     weights: tuple[WeightSpec, ...]
-    checksums: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str]
     tuned: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     dtype: str = "float32"  # what a float32 model's products are computed in
@@ -93,6 +94,12 @@ class Manifest:
             raise ArtifactError(
                 f"the artifact has format {data['format']}, this Slipstream reads format {FORMAT}: compile it again"
             )
+        library = data["library"]
+        if library in ("", "..") or Path(library).name != library:
+            raise ValueError(f"its library {library!r} is not a file of this directory")
+        files = {library, WEIGHTS, *([POOL] if data.get("prefix") else [])}
+        if data["checksums"].keys() != files:
+            raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
         checked = data["verification"]
         return cls(
             **{

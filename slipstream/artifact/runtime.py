@@ -165,7 +165,9 @@ class TvmExecutor(Executor):
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         _check(spec, value)
         if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != _CPU:
-            return self._from_dlpack(value)
+            tensor = self._from_dlpack(value)
+            check_indices(spec, tensor)
+            return tensor
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
         return self._tensor(_dense_array(spec, value), self._device)
 
@@ -174,7 +176,7 @@ def _dense_array(spec: TensorSpec, value: Any) -> Array:
     """An input as a dense array, after checking that it is one the model takes; the same memory if it can be."""
     _check(spec, value)
     array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
-    _check_indices(spec, array)
+    check_indices(spec, array)
     return np.asarray(array, order="C")
 
 
@@ -188,9 +190,15 @@ def _check(spec: TensorSpec, value: Any) -> None:
         raise InputError(f"input {spec.name!r} has to be {str(spec).partition(': ')[2]}, not {got}")
 
 
-def _check_indices(spec: TensorSpec, value: Array) -> None:
-    """Compiled code looks tables up without a bounds check: an index outside would read foreign memory."""
-    if spec.limit is not None and value.size and not -spec.limit <= value.min() <= value.max() < spec.limit:
+def check_indices(spec: TensorSpec, value: Any) -> None:
+    """Compiled code looks tables up without a bounds check: an index outside would read foreign memory.
+
+    `value` is an array, or a tensor whose `numpy()` is one: indices on a GPU, some kilobytes, are copied to be checked.
+    """
+    if spec.limit is None:
+        return
+    indices: Array = value if isinstance(value, np.ndarray) else value.numpy()
+    if indices.size and not -spec.limit <= indices.min() <= indices.max() < spec.limit:
         raise InputError(
-            f"input {spec.name!r} holds {value.min()} to {value.max()}: it indexes a table of {spec.limit} rows"
+            f"input {spec.name!r} holds {indices.min()} to {indices.max()}: it indexes a table of {spec.limit} rows"
         )

@@ -53,8 +53,8 @@ def _tolerance(output: TensorSpec, inputs: Sequence[TensorSpec], dtype: str) -> 
     """A float output is as exact as the least exact float on its way; integers have to be equal."""
     if output.dtype not in TOLERANCES:
         return 0.0
-    lost = TOLERANCES[dtype] if dtype != "float32" else 0.0
-    return max(lost, *(TOLERANCES.get(spec.dtype, 0.0) for spec in (output, *inputs)))
+    of_products = TOLERANCES[dtype] if dtype != "float32" else 0.0
+    return max(of_products, *(TOLERANCES.get(spec.dtype, 0.0) for spec in (output, *inputs)))
 
 
 def _compare(name: str, tolerance: float, pairs: list[tuple[Array, Array]]) -> OutputCheck:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-import slipstream
 from slipstream.cli.bench import bench
 from slipstream.cli.compile import compile_command
 from slipstream.cli.completion import completion
@@ -18,10 +17,11 @@ from slipstream.cli.serve import serve
 from slipstream.cli.store import store
 from slipstream.cli.tune import resume_command, status_command, tune_command
 from slipstream.cli.zoo import zoo
+from slipstream.version import VERSION
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(slipstream.__version__, prog_name="slipstream")
+@click.version_option(VERSION, prog_name="slipstream")
 def main() -> None:
     """Turn a trained model into a compiled, verified, faster one.
 

@@ -73,6 +73,8 @@ def compile_command(
         threads=threads,
         input_data=_named_arrays(input_data),
     )
+    for warning in filter(None, (report.warning for report in result.passes)):
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
     if explain:
         _print_passes(result.passes)
     _print_result(result)

@@ -10,6 +10,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import click
 
+from slipstream.cli.line_output import discard, has_no_reader
 from slipstream.errors import SlipstreamError
 
 P = ParamSpec("P")
@@ -33,9 +34,10 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             fail("interrupted; nothing was changed", INTERRUPTED, "", debug)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except BrokenPipeError:
-            sys.exit(0)
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and has_no_reader(sys.stdout):
+                discard(sys.stdout)
+                sys.exit(0)  # `slipstream ... | head` has what it wanted
             said = f"internal error: {type(error).__name__}: {error} (run again with --debug and report it)"
             fail(said, INTERNAL_ERROR, traceback.format_exc(), debug)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from typing import TextIO
 
 
 class LineOutput:
-    """Flushes every line. If the reader has closed the pipe, later lines are dropped and the command continues."""
+    """Flushes every line. Once the reader has closed its end, later lines are dropped and no error is raised."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -23,10 +24,21 @@ class LineOutput:
             self._stream.flush()
         except BrokenPipeError:
             self._closed = True
-            self._drain()
+            discard(self._stream)
 
-    def _drain(self) -> None:
-        """Let what is still buffered go nowhere, or the interpreter complains about it at exit."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+
+def has_no_reader(stream: TextIO) -> bool:
+    """Whether the stream is a pipe or a socket whose other end has been closed."""
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # closed, or not a file at all
+        return False
+    return bool(poll.poll(0))
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still buffered, and all that follows, nowhere: the interpreter would complain about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

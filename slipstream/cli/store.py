@@ -114,9 +114,9 @@ def merge(path: Path, others: tuple[Path, ...]) -> None:
 @click.option("--yes", is_flag=True, help="Do it; without this, only say what would go.")
 @one_line_errors
 def prune(path: Path, keep: int, yes: bool) -> None:
-    """Keep only the best programs of each operator on each hardware, and make the file smaller.
+    """Remove trials of no session beyond the best programs of each operator, and make the file smaller.
 
-    Trials of sessions that can still be resumed stay.
+    Trials of sessions stay: their status and report need all of them.
     """
     from slipstream.store import Store
     from slipstream.store.prune import prune as prune_store

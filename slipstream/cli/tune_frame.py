@@ -9,7 +9,7 @@ from rich.text import Text
 from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
 from slipstream.cli.tune_operators import operator_lines
 from slipstream.cli.tune_plot import curve
-from slipstream.session.events import PHASES, Remaining, Snapshot
+from slipstream.session.events import PHASES, Remaining, Snapshot, trials_and_slots
 
 HINT = "Ctrl-C: stop here, keep the best so far"
 _STOPPABLE = ("prepare", "defaults", "tune")
@@ -73,7 +73,7 @@ def _figures(snapshot: Snapshot) -> list[Text]:
         first = Text("no latency yet", style="bold")
         second = Text(f"{timed} of {len(operators)} operators timed", style="dim")
     finished = sum(row.finished for row in operators)
-    third = Text(f"{_count(snapshot.trials, 'trial')} in {_count(snapshot.slot, 'slot')}")
+    third = Text(trials_and_slots(snapshot))
     fourth = Text(_count(len(operators), "operator") + (f", {finished} finished" if finished else ""))
     return [first, second, third, fourth]
 
@@ -115,8 +115,7 @@ def _footer(snapshot: Snapshot, width: int, waited: float, note: str, final: boo
     if failures:
         by_kind = sorted(failures.items(), key=lambda item: -item[1])
         lines.append(Text("failed: " + ", ".join(f"{one_line(kind)} {n}" for kind, n in by_kind), style="yellow"))
-    if note:
-        lines.append(Text(one_line(note), style="yellow"))
+    lines += [Text(one_line(text), style="yellow") for text in dict.fromkeys((note, snapshot.fallback)) if text]
     if not final and snapshot.phase in _STOPPABLE:
         lines.append(Text(HINT, style="dim"))
     return lines

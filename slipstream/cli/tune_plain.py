@@ -8,7 +8,7 @@ from slipstream.cli.line_output import LineOutput
 from slipstream.cli.quantities import duration, factor, latency, one_line
 from slipstream.cli.tune_frame import time_left
 from slipstream.cli.tune_quiet import QuietView
-from slipstream.session.events import Event, OperatorProgress, Snapshot
+from slipstream.session.events import Event, OperatorProgress, Snapshot, trials_and_slots
 
 _BETWEEN_IMPROVEMENTS = 5.0
 
@@ -45,13 +45,13 @@ def _describe(event: Event, snapshot: Snapshot) -> str:
         case "message":
             return str(event.data.get("text", ""))
         case "finished":
-            return f"finished: {_model(snapshot)}, {snapshot.trials} trials in {snapshot.slot} slots{_failed(snapshot)}"
+            return f"finished: {_model(snapshot)}, {trials_and_slots(snapshot)}{_failed(snapshot)}"
     return ""
 
 
 def _slot(event: Event, snapshot: Snapshot) -> str:
     row = _operator(event, snapshot)
-    slot = f"slot {snapshot.slot}: {row.name} {_gains(row)}" if row else f"slot {snapshot.slot}"
+    slot = f"slot {snapshot.slots}: {row.name} {_gains(row)}" if row else f"slot {snapshot.slots}"
     failed = sum(dict(snapshot.failures).values())
     return _listed(slot, _model(snapshot), time_left(snapshot.remaining), f"{failed} failed" if failed else "")
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
-from slipstream.session.events import OperatorProgress, Snapshot
+from slipstream.session.events import OperatorProgress, Snapshot, trials_and_slots
 
 _MOST = 5
 
@@ -22,10 +22,9 @@ def render_result(snapshot: Snapshot, *, end_to_end: float | None, against: Mapp
     model's seconds for a run, `against` those of other runtimes by name.
     """
     head = Text(one_line(snapshot.model), style="bold")
-    head.append(
-        f"  {duration(snapshot.elapsed)}, {snapshot.trials} trials in {snapshot.slot} slots", style="not bold dim"
-    )
-    return Group(head, Text(), _latencies(snapshot, end_to_end, against), Text(), *_gains(snapshot))
+    head.append(f"  {duration(snapshot.elapsed)}, {trials_and_slots(snapshot)}", style="not bold dim")
+    fallback = [Text(), Text(one_line(snapshot.fallback), style="yellow")] if snapshot.fallback else []
+    return Group(head, Text(), _latencies(snapshot, end_to_end, against), *fallback, Text(), *_gains(snapshot))
 
 
 def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[str, float]) -> Table:

@@ -6,13 +6,12 @@ parallel), and for each buffer it touches the bytes, the strides and the distanc
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipstream.cost.types import CostModelError, Features
+from slipstream.cost.types import Features
 from slipstream.machine.target import Target, available_cores
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import tvm
 
 WIDTH = 164
-_ON_DISK = np.dtype("<f4")
 
 
 def extract(modules: Sequence[tvm.IRModule], target: Target) -> list[Features]:
@@ -47,17 +45,3 @@ def extract_possible(modules: Sequence[tvm.IRModule], target: Target) -> list[Fe
         if len(modules) == 1:
             return [None]
         return [features for module in modules for features in extract_possible([module], target)]
-
-
-def pack(features: Features) -> bytes:
-    """Features as a few hundred bytes; nothing is lost."""
-    return zlib.compress(np.ascontiguousarray(features, _ON_DISK).tobytes())
-
-
-def unpack(packed: bytes) -> Features:
-    """What `pack` was given."""
-    try:
-        rows = np.frombuffer(zlib.decompress(packed), _ON_DISK).reshape(-1, WIDTH)
-    except (zlib.error, ValueError) as error:
-        raise CostModelError(f"these {len(packed)} bytes are not packed features of a program ({error})") from error
-    return rows.astype(np.float32)

@@ -1,7 +1,7 @@
 """Code diffusion's cost model: pre-trained on the operators tuned first, fine-tuned on the others.
 
 Boosting goes on where it stopped: new examples, and old ones replayed so that they are not forgotten, are fitted
-with a few more trees. That costs the same however much is known already.
+with a few more trees. That costs the same however many examples there are already.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Incremental:
         self._learned = count
 
     def _sample(self, start: int, stop: int, most: int) -> list[int]:
-        """Numbers of examples, drawn by a generator that depends on nothing a restored model would not know."""
+        """Numbers of examples, drawn by a generator that a restored model seeds in the same way."""
         if stop - start <= most:
             return list(range(start, stop))
         drawn = np.random.default_rng([self._seed, stop]).choice(stop - start, most, replace=False)

@@ -1,4 +1,4 @@
-"""Random scores: what a search is worth without a cost model, and what every model says before it knows anything."""
+"""Random scores: what a search reaches without a cost model, and what an untrained model returns."""
 
 from __future__ import annotations
 

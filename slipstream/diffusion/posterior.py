@@ -15,23 +15,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from slipstream.program.decisions import Decisions, Point, Points, Tile, Value
-
-Array = NDArray[np.float64]
+from slipstream.diffusion.moves import Moves
+from slipstream.program.decisions import Decisions, Points, Value
 
 FIRST_SPREAD, LAST_SPREAD, COOLING = 0.45, 0.15, 0.8
-_REACH = 0.25  # the distance at which a move is e times less likely
-_MOST_VALUES = 4000
 _MOST_CENTRES = 12
 _SHARPNESS = 8.0  # a centre twice as slow as the best weighs 2^-8
-_SHRINKAGE = 3.0  # a value seen this often is believed half
+_SHRINKAGE = 3.0  # a value seen this often gets half its mean gain
 
 
 @dataclass(frozen=True)
 class Centre:
-    """Decisions to search around; `origin` says how they came about, `weight` how much they are trusted."""
+    """Decisions to search around; `origin` says how they came about, `weight` how often they are drawn from."""
 
     decisions: Decisions
     weight: float
@@ -54,8 +50,7 @@ class Posterior:
     points: Points
     centres: list[Centre]
     spread: float = FIRST_SPREAD
-    _values: dict[int, list[Value]] = field(default_factory=dict, repr=False)
-    _preference: dict[int, Array] = field(default_factory=dict, repr=False)
+    _preferences: dict[int, Mapping[Value, float]] = field(default_factory=dict, repr=False)
 
     def sample(self, count: int, rng: np.random.Generator) -> list[tuple[Decisions, str]]:
         """`count` decision sets with the origins of their centres."""
@@ -94,60 +89,38 @@ class Posterior:
         share = len(good) / (len(good) + 4.0)
         self.centres = _scaled(carried, 1 - share) + _scaled(own, share)
         for index in range(len(self.points)):
-            self._preference[index] = self._preferred(index, good, best)
+            self._preferences[index] = _preferences([(o.decisions[index], math.log(best / o.seconds)) for o in good])
 
-    def _moves(self, index: int, start: Value) -> tuple[list[Value], Array]:
-        """The other values a decision may move to and their probabilities."""
-        values = self._all_values(index)
-        near = _distances(self.points[index], values, start)
-        weights = np.exp(-near / _REACH) * np.exp(self._preference.get(index, np.zeros(len(values))))
-        weights[near == 0] = 0.0
-        total = weights.sum()
-        return values, weights / total if total > 0 else weights
+    def _moves(self, index: int, start: Value) -> Moves | None:
+        """None if the decision has to stay."""
+        if not self.points[index].is_open:
+            return None
+        moves = Moves(self.points[index], start, self._preferences.get(index, {}))
+        return moves if moves.is_possible else None
 
     def _draw(self, index: int, start: Value, count: int, rng: np.random.Generator) -> list[Value]:
-        if not self.points[index].is_open:
-            return [start] * count
-        values, weights = self._moves(index, start)
+        moves = self._moves(index, start)
         moved = rng.random(count) < self.spread
-        if not weights.any():
+        if moves is None:
             return [start] * count
-        targets = rng.choice(len(values), size=count, p=weights)
-        return [values[target] if move else start for move, target in zip(moved, targets, strict=True)]
+        targets = iter(moves.draw(int(moved.sum()), rng))
+        return [next(targets) if move else start for move in moved]
 
     def _log_move(self, index: int, start: Value, end: Value) -> float:
-        if not self.points[index].is_open:
+        moves = self._moves(index, start)
+        if moves is None:
             return 0.0 if start == end else -math.inf
-        values, weights = self._moves(index, start)
-        if start == end:
-            return math.log(1 - self.spread) if weights.any() else 0.0
-        if end not in values:
-            return -math.inf
-        probability = float(weights[values.index(end)])
-        return math.log(self.spread * probability) if probability > 0 else -math.inf
+        probability = 1 - self.spread if start == end else self.spread * moves.probability(end)
+        return math.log(probability) if probability > 0 else -math.inf
 
-    def _all_values(self, index: int) -> list[Value]:
-        if index not in self._values:
-            values = []
-            for value in self.points[index].values():
-                values.append(value)
-                if len(values) == _MOST_VALUES:
-                    break
-            self._values[index] = values
-        return self._values[index]
 
-    def _preferred(self, index: int, good: Sequence[Observation], best: float) -> Array:
-        """How much better than the average the programs with each value did, believed the more the more there are."""
-        values = self._all_values(index)
-        place = {value: number for number, value in enumerate(values)}
-        speeds = [(place.get(o.decisions[index]), math.log(best / o.seconds)) for o in good]
-        average = float(np.mean([speed for _, speed in speeds]))
-        total, count = np.zeros(len(values)), np.zeros(len(values))
-        for number, speed in speeds:
-            if number is not None:
-                total[number] += speed - average
-                count[number] += 1
-        return np.asarray(np.clip(total / (count + _SHRINKAGE), -2.0, 2.0))
+def _preferences(speeds: Sequence[tuple[Value, float]]) -> Mapping[Value, float]:
+    """How much better than the average the programs with each value did, shrunk towards 0 the fewer there are."""
+    average = sum(speed for _, speed in speeds) / len(speeds)
+    gains: dict[Value, list[float]] = {}
+    for value, speed in speeds:
+        gains.setdefault(value, []).append(speed - average)
+    return {value: min(2.0, max(-2.0, sum(gain) / (len(gain) + _SHRINKAGE))) for value, gain in gains.items()}
 
 
 def _trust(observations: Sequence[Observation], best: float) -> Mapping[str, float]:
@@ -164,12 +137,3 @@ def _scaled(centres: list[Centre], share: float) -> list[Centre]:
     if total <= 0:
         return []
     return [Centre(c.decisions, share * c.weight / total, c.origin) for c in centres]
-
-
-def _distances(point: Point, values: Sequence[Value], start: Value) -> Array:
-    if isinstance(point, Tile):
-        logs = np.log2(np.asarray(values, dtype=float))
-        return np.asarray(np.abs(logs - np.log2(np.asarray(start, dtype=float))).sum(axis=1)) / (
-            2 * math.log2(point.extent)
-        )
-    return np.array([point.distance(value, start) for value in values])

@@ -7,8 +7,8 @@ both stop layout conversion and fusion. As plain element-wise operators they fus
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tvm import ir, relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from slipstream.frontends.onnx_resize import Resize, Upsample
+from slipstream.tvm_bridge.onnx_table import stock_converters, with_converters
 
 
 class _Clip(onnx_frontend.Clip):  # type: ignore[misc]
@@ -246,18 +247,10 @@ _WRONG_IN_TVM = ("RoiAlign",)
 
 def convert_map() -> dict[str, Any]:
     """Every ONNX operator that can be imported, by name, with its converter."""
-    known = {**_stock_convert_map(), **_CONVERTERS}
+    known = {**stock_converters(), **_CONVERTERS}
     return {name: converter for name, converter in known.items() if name not in _WRONG_IN_TVM}
 
 
-_stock_convert_map = onnx_frontend._get_convert_map
-
-
-@contextmanager
-def our_converters() -> Iterator[None]:
+def our_converters() -> AbstractContextManager[None]:
     """Import with `convert_map()` in place of TVM's own table."""
-    onnx_frontend._get_convert_map = convert_map
-    try:
-        yield
-    finally:
-        onnx_frontend._get_convert_map = _stock_convert_map
+    return with_converters(convert_map())

@@ -1,24 +1,26 @@
 """The worker process in which ONNX Runtime reads and runs untrusted models.
 
 A damaged file can crash ONNX Runtime, so every job runs in a child forked from this small server, which has
-imported everything and opened nothing. Requests and answers are one line of JSON each; models and tensors
-travel as files. Started by `slipstream.frontends.sandbox`, never by hand.
+imported everything and opened nothing. Models and tensors travel as files. Started by `slipstream.frontends.sandbox`,
+never by hand.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
+import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from typing import IO, Any
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
 
 from slipstream.errors import ModelError, SlipstreamError
 from slipstream.frontends import onnx_clean, onnx_run
+from slipstream.processes.channel import Channel, ChannelClosedError
+from slipstream.processes.child import die_with_parent
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "prepare": onnx_clean.prepare,
@@ -26,48 +28,41 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def serve(requests: IO[str], answers: IO[str]) -> None:
-    """Answer requests until the other end closes."""
-    for line in requests:
-        request = json.loads(line)
-        answer = _run_in_child(request, requests)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+def serve(owner: Channel) -> None:
+    """Answer requests until the owner closes its end, also while a job runs."""
+    with suppress(ChannelClosedError):
+        while True:
+            owner.send(_run_in_child(owner.receive(), owner))
 
 
-def _run_in_child(request: dict[str, Any], requests: IO[str]) -> dict[str, Any]:
-    receiver, sender = os.pipe()
-    child = os.fork()
+def _run_in_child(request: dict[str, Any], owner: Channel) -> dict[str, Any]:
+    """The job's answer, or how the child ended without one."""
+    ours, theirs = map(Channel, socket.socketpair())
+    server, child = os.getpid(), os.fork()
     if child == 0:
-        os.close(receiver)
-        _do_job(request, sender)
-    os.close(sender)
-    answer, deadline = b"", time.monotonic() + request["seconds"]
-    while True:
-        left = deadline - time.monotonic()
-        ready, _, _ = select.select([receiver, requests.fileno()], [], [], max(left, 0.0))
-        if receiver in ready:
-            chunk = os.read(receiver, 1 << 20)
-            if not chunk:
-                break
-            answer += chunk
-        elif ready or left <= 0:  # the parent has ended, or the time limit is over
-            os.kill(child, signal.SIGKILL)
-            if left > 0:
-                sys.exit(0)
-            break
-    os.close(receiver)
+        die_with_parent(server)
+        _do_job(request, theirs)
+    theirs.close()
+    ready = wait([ours.sock, owner.sock], request["seconds"])
+    answer: dict[str, Any] | None = None
+    if ours.sock in ready:
+        with suppress(ChannelClosedError):
+            answer = ours.receive()
+    else:
+        os.kill(child, signal.SIGKILL)
+    ours.close()
     _, status = os.waitpid(child, 0)
-    if answer:
-        result: dict[str, Any] = json.loads(answer)
-        return result
-    if deadline <= time.monotonic():
+    if answer is not None:
+        return answer
+    if owner.sock in ready and ours.sock not in ready:
+        raise ChannelClosedError("the owner has ended")
+    if not ready:
         return {"crash": f"took longer than {request['seconds']:.0f} s"}
     killed = os.WIFSIGNALED(status)
     return {"crash": signal.Signals(os.WTERMSIG(status)).name if killed else f"exit {os.WEXITSTATUS(status)}"}
 
 
-def _do_job(request: dict[str, Any], sender: int) -> None:
+def _do_job(request: dict[str, Any], answers: Channel) -> None:
     answer: dict[str, Any]
     try:
         answer = {"result": JOBS[request["job"]](**request["arguments"])}
@@ -77,17 +72,9 @@ def _do_job(request: dict[str, Any], sender: int) -> None:
         answer = {"error": ModelError.__name__, "message": "not enough memory to read the model"}
     except BaseException:
         answer = {"crash": traceback.format_exc()}
-    with os.fdopen(sender, "w") as pipe:
-        pipe.write(json.dumps(answer))
+    answers.send(answer)
     os._exit(0)
 
 
-def main() -> None:
-    """Keep the real standard output for answers; whatever libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    serve(sys.stdin, answers)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Channel(socket.socket(fileno=int(sys.argv[1]))))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import json
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from typing import IO, Any
+from typing import Any
 
 from slipstream import errors
+from slipstream.processes.channel import Channel, ChannelClosedError
 from slipstream.processes.child import child_environment
 
 _SECONDS = 900.0
@@ -20,48 +20,45 @@ class _Worker:
     """One worker process, started on first use and again after it ended."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._log: IO[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
         self._lock = threading.Lock()
+        atexit.register(self.stop)
 
     def call(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            process = self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            request = {"job": job, "arguments": arguments, "seconds": _SECONDS}
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
+            channel = self._running()
+            try:
+                channel.send({"job": job, "arguments": arguments, "seconds": _SECONDS})
+                return channel.receive()
+            except ChannelClosedError:
                 self.stop()
                 return {"crash": "the worker process died"}
-            answer: dict[str, Any] = json.loads(line)
-            return answer
 
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the worker
+    def _running(self) -> Channel:
+        if self._channel is not None and self._process is not None and self._process.poll() is None:
+            return self._channel
+        self.stop()
+        ours, theirs = socket.socketpair()
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "slipstream.frontends.onnx_worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                text=True,
+                [sys.executable, "-m", "slipstream.frontends.onnx_worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
                 env=child_environment(),
                 start_new_session=True,  # Ctrl-C is handled by this process, not by the worker
             )
-            atexit.register(self.stop)
-        return self._process
+        self._channel = Channel(ours)
+        return self._channel
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for stream in (process.stdin, process.stdout, self._log):
-            if stream is not None:
-                stream.close()
-        process.wait()
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            self._process.wait()
+        self._channel = self._process = None
 
 
 _worker = _Worker()

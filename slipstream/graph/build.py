@@ -16,14 +16,14 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from slipstream.errors import BuildError, TargetError
+from slipstream.graph import pipeline as tir_pipeline
 from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
-from slipstream.graph.gpu.kernels import compile_kernels_separately
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 from slipstream.runtime.plan import Plan
-from slipstream.tvm_bridge import pipeline as tir_pipeline
+from slipstream.tvm_bridge.nvrtc import compile_kernels_separately, use_nvrtc
 
 logger = logging.getLogger(__name__)
 
@@ -99,14 +99,13 @@ def _context(target: Target) -> Iterator[None]:
 def prepare_for_cuda() -> None:
     """Make TVM able to generate CUDA code in this process."""
     from slipstream.machine.cuda_libraries import load_runtime
-    from slipstream.tvm_bridge import nvrtc
 
     if not load_runtime():
         raise TargetError(
             "the CUDA runtime is not found, without which TVM cannot build for a GPU: "
             "pip install 'slipstream[cuda]' on a machine with NVIDIA's driver"
         )
-    nvrtc.use_for_tvm()
+    use_nvrtc()
 
 
 def build_operators(mod: tvm.IRModule, target: Target) -> Any:

@@ -13,3 +13,11 @@ class PassReport:
     why: str
     seconds: float
     skipped: str = ""
+
+    @property
+    def warning(self) -> str:
+        """A sentence for the user if the pass was left out."""
+        return self.skipped and (
+            f"the pass {self.name!r} was left out, since TVM failed on it ({self.skipped}): "
+            "the model is compiled without it and may be slower"
+        )

@@ -1,7 +1,4 @@
-"""What this machine is and how fast it can be: CPU model, GPUs, peak FLOP/s and memory bandwidth.
-
-Nothing here imports TVM before it measures, so that a broken installation can still be looked at.
-"""
+"""What this machine's CPU and GPUs are called, without importing TVM or calling into CUDA."""
 
 from __future__ import annotations
 
@@ -9,28 +6,11 @@ import os
 import platform
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
-
-from slipstream.machine.target import Target
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOOL_TIMEOUT_S = 10.0
-
-# Half a millisecond of work: far more than a call costs, far less than the scheduler lets a thread run.
-_STEPS = 100_000
-_PEAK_CALLS = 50
-_FLOP_PER_MULTIPLY_ADD = 2
-
-_STREAMED_BYTES = 512 * 2**20
-_LARGEST_SHARE_OF_MEMORY = 4
-_BANDWIDTH_CALLS = 5
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -40,55 +20,6 @@ class Gpu:
     name: str
     memory: int | None
     driver: str
-
-
-def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
-    """float32 FLOP/s that `target.threads` cores reach together on multiply-adds in vector registers.
-
-    It is timed while the cores are running it, so other work on the machine hardly lowers it. Cores that are
-    two threads of one physical core share its peak.
-    """
-    import numpy as np
-    import tvm
-
-    # Sums for all registers but the factor's and, on a CPU that cannot fuse, the product's.
-    shape = (target.vector_registers - 2, target.vector_lanes)
-    kernel = _compile(_multiply_adds(*shape), target)
-    start = 1 + np.random.default_rng(0).random(shape, dtype=np.float32)
-    # Too small to change a sum, so that none ever overflows, and yet no denormal, which would be slow.
-    factor = np.full(target.vector_lanes, 1e-9, dtype=np.float32)
-
-    def arguments() -> list[Any]:
-        return [tvm.runtime.tensor(start), tvm.runtime.tensor(factor)]
-
-    calls_per_second = _call_rate(kernel, arguments, _cores(target), _PEAK_CALLS, seconds)
-    return calls_per_second * start.size * _STEPS * _FLOP_PER_MULTIPLY_ADD
-
-
-def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAMED_BYTES) -> float:
-    """Bytes/s that `target.threads` cores read and write together in the streaming triad a = b + s * c.
-
-    Counts 12 bytes per element, as STREAM does: the line a store first fetches is not counted. The arrays
-    take `size` bytes together, 512 MiB unless given (less on a machine short of memory); few bytes show how
-    fast a cache is. Where the last-level cache is not much smaller than 512 MiB, as virtual machines that show
-    their host's cache may claim, the figure contains some cache.
-    """
-    import numpy as np
-    import psutil
-    import tvm
-
-    size = min(size, int(psutil.virtual_memory().available) // _LARGEST_SHARE_OF_MEMORY)
-    cores = _cores(target)
-    vectors = size // (3 * _FLOAT_BYTES) // len(cores) // target.vector_lanes
-    kernel = _compile(_triad(vectors, target.vector_lanes), target)
-
-    def arguments() -> list[Any]:
-        # Zeros are written: pages never written are one and the same page, and old contents may be slow denormals.
-        zeros = np.zeros((vectors, target.vector_lanes), dtype=np.float32)
-        return [tvm.runtime.empty(zeros.shape, "float32").copyfrom(zeros) for _ in range(3)]
-
-    calls_per_second = _call_rate(kernel, arguments, cores, _BANDWIDTH_CALLS, seconds)
-    return calls_per_second * vectors * target.vector_lanes * 3 * _FLOAT_BYTES
 
 
 def cpu_model() -> str:
@@ -137,87 +68,3 @@ def _fields(listing: str) -> dict[str, str]:
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
     return fields
-
-
-def _multiply_adds(chains: int, lanes: int) -> Any:
-    """main(sums, factor): `_STEPS` times, each chain of sums adds factor * (its neighbour's sum).
-
-    A product that changes from step to step cannot be moved out of the loop, and one that is added to the sum
-    it replaces is a single instruction on x86-64 and on Arm alike.
-    """
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as ir
-
-    with IRBuilder() as builder, ir.prim_func(s_tir=True):
-        ir.func_name("main")
-        sums = ir.arg("sums", ir.buffer((chains, lanes), "float32"))
-        factor = ir.arg("factor", ir.buffer((lanes,), "float32"))
-        # A small buffer per chain: LLVM turns each into a register. TVM would put a larger one, or any of
-        # scope "local", on the heap.
-        registers = [ir.alloc_buffer((lanes,), "float32", scope="global") for _ in range(chains)]
-        for chain, register in enumerate(registers):
-            with ir.vectorized(lanes) as lane:
-                ir.buffer_store(register, sums[chain, lane], [lane])
-        with ir.serial(_STEPS):
-            for register, neighbour in zip(registers, registers[1:] + registers[:1], strict=True):
-                with ir.vectorized(lanes) as lane:
-                    ir.buffer_store(register, register[lane] + neighbour[lane] * factor[lane], [lane])
-        for chain, register in enumerate(registers):
-            with ir.vectorized(lanes) as lane:
-                ir.buffer_store(sums, register[lane], [chain, lane])
-    return builder.get()
-
-
-def _triad(vectors: int, lanes: int) -> Any:
-    """main(b, c, a): a = b + 0.5 * c."""
-    import tvm
-    from tvm import s_tir, te
-
-    b, c = (te.placeholder((vectors, lanes), name=name, dtype="float32") for name in "bc")
-    half = tvm.tirx.const(0.5, "float32")
-    a = te.compute((vectors, lanes), lambda i, lane: b[i, lane] + half * c[i, lane], name="a")
-    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([b, c, a])}))
-    schedule.vectorize(schedule.get_loops(schedule.get_sblock("a"))[-1])
-    return schedule.mod["main"]
-
-
-def _compile(func: Any, target: Target) -> Any:
-    import tvm
-
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    return tvm.compile(mod, target=target.tvm).jit()
-
-
-def _cores(target: Target) -> list[int]:
-    """The cores to measure, one for each thread; threads beyond the cores would add nothing."""
-    return sorted(os.sched_getaffinity(0))[: target.threads]
-
-
-def _call_rate(
-    kernel: Any, arguments: Callable[[], list[Any]], cores: Sequence[int], calls: int, seconds: float
-) -> float:
-    """Calls/s of a serial kernel on all cores together: the best round of those that fit into `seconds`.
-
-    A thread on each core makes arguments of its own, near to it, and then `calls` calls a round. The median
-    of them counts: one during which the thread was not interrupted, while the other cores were at work too.
-    TVM's own thread pool would not do: on a busy machine its workers share cores, and a call waits for the
-    last of them.
-    """
-    import tvm
-
-    def prepare(core: int) -> list[Any]:
-        os.sched_setaffinity(0, {core})
-        return arguments()
-
-    def median_call(core: int, own: list[Any]) -> float:
-        os.sched_setaffinity(0, {core})
-        evaluate = kernel.time_evaluator("main", tvm.cpu(), number=1, repeat=calls)
-        return median(float(call) for call in evaluate(*own).results)
-
-    best = 0.0
-    with ThreadPoolExecutor(len(cores)) as threads:
-        prepared = list(threads.map(prepare, cores))
-        deadline = time.perf_counter() + seconds
-        while best == 0 or time.perf_counter() < deadline:
-            best = max(best, sum(1 / call for call in threads.map(median_call, cores, prepared)))
-    return best

@@ -90,8 +90,8 @@ def measure_in_child() -> GpuSpeed:
 
 def measure() -> GpuSpeed:
     """Measure in this process, which must not fork afterwards."""
+    from slipstream.machine import nvrtc
     from slipstream.machine.cuda import this_device
-    from slipstream.tvm_bridge import nvrtc
 
     device = this_device()
     driver = _Driver()

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from slipstream.machine import cpu as hardware
+from slipstream.machine.cpu import Gpu, cpu_model, gpus
 from slipstream.machine.target import available_cores, resolve_target
 from slipstream.processes.child import child_environment
 
@@ -64,7 +64,7 @@ class Machine:
     architecture: str
     cores: int
     load: float
-    gpus: list[hardware.Gpu]
+    gpus: list[Gpu]
     target: str | None
     features: list[str]
     peak_flops: float | None
@@ -103,11 +103,11 @@ def examine(measure: bool = True) -> Report:
     if probe.failure is not None:
         problems.append(probe.failure)
     machine = Machine(
-        cpu=hardware.cpu_model(),
+        cpu=cpu_model(),
         architecture=platform.machine(),
         cores=available_cores(),
         load=load,
-        gpus=hardware.gpus(),
+        gpus=gpus(),
         target=probe.found.get("target"),
         features=probe.found.get("features", []),
         peak_flops=probe.found.get("peak_flops"),
@@ -269,22 +269,23 @@ def _run_probe(measure: bool) -> None:
     """The child's side of `_probe`: report each finding as soon as it is made."""
     import tvm
 
+    from slipstream.machine.speed import measure_bandwidth, measure_peak_flops
+
     _report(passed=1)
     tvm.ir.save_json(tvm.IRModule())
     _report(passed=2)
     target = resolve_target()
     _report(target=str(target), features=target.features)
     if measure:
-        _report(peak_flops=hardware.measure_peak_flops(target))
-        _report(bandwidth=hardware.measure_bandwidth(target))
+        _report(peak_flops=measure_peak_flops(target))
+        _report(bandwidth=measure_bandwidth(target))
     _probe_gpu(measure)
 
 
 def _probe_gpu(measure: bool) -> None:
-    from slipstream.machine import cuda_speed
+    from slipstream.machine import cuda_speed, nvrtc
     from slipstream.machine.cuda import find_device
     from slipstream.machine.cuda_libraries import load_runtime
-    from slipstream.tvm_bridge import nvrtc
 
     _report(nvrtc=nvrtc.version())
     device = find_device()

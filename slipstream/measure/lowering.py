@@ -18,9 +18,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from slipstream.graph import pipeline as tir_pipeline
 from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
-from slipstream.tvm_bridge import pipeline as tir_pipeline
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Slow on large programs, and without a trace in the machine code: LLVM drops empty loops anyway, and the second one

@@ -46,11 +46,6 @@ class Tile:
         if value[-1] > self.most_innermost:
             raise IllegalDecisionError(f"the innermost factor of {value!r} is over {self.most_innermost}")
 
-    def values(self) -> Iterator[Value]:
-        for outer in _factorisations(self.extent, self.parts):
-            if outer[-1] <= self.most_innermost:
-                yield outer
-
     def draw(self, rng: np.random.Generator) -> Value:
         """Innermost factors first, each a divisor of what is left, as TVM's sampler does; not quite uniform."""
         left, factors = self.extent, []
@@ -60,23 +55,6 @@ class Tile:
             factors.append(choices[int(rng.integers(len(choices)))])
             left //= factors[-1]
         return (left, *reversed(factors))
-
-    def neighbour(self, value: Value, rng: np.random.Generator) -> Value:
-        """Move a prime factor, now and then a larger divisor, from one level to another."""
-        assert isinstance(value, tuple)
-        for _ in range(8):
-            giver, taker = rng.choice(self.parts, 2, replace=False) if self.parts > 1 else (0, 0)
-            moves = [d for d in divisors(value[giver]) if d > 1]
-            if not moves:
-                continue
-            # Small steps are likelier: the divisors are in rising order.
-            step = moves[min(int(rng.geometric(0.6)) - 1, len(moves) - 1)]
-            changed = list(value)
-            changed[giver] //= step
-            changed[taker] *= step
-            if changed[-1] <= self.most_innermost:
-                return tuple(changed)
-        return value
 
     def distance(self, a: Value, b: Value) -> float:
         """Mean number of doublings between the factors, in units of the extent's."""
@@ -109,10 +87,6 @@ class Choice:
         weights = np.asarray(self.probabilities, dtype=float)
         return int(rng.choice(len(self.candidates), p=weights / weights.sum()))
 
-    def neighbour(self, value: Value, rng: np.random.Generator) -> Value:
-        others = [index for index in range(len(self.candidates)) if index != value]
-        return others[int(rng.integers(len(others)))] if others else value
-
     def distance(self, a: Value, b: Value) -> float:
         return float(a != b)
 
@@ -134,12 +108,6 @@ class Location:
 
     def draw(self, rng: np.random.Generator) -> Value:
         return int(rng.integers(INLINED, 16))
-
-    def neighbour(self, value: Value, rng: np.random.Generator) -> Value:
-        assert isinstance(value, int)
-        if rng.random() < 0.3:
-            return self.draw(rng)
-        return int(np.clip(value + rng.choice((-2, -1, 1, 2)), INLINED, 16))
 
     def distance(self, a: Value, b: Value) -> float:
         assert isinstance(a, int)
@@ -171,23 +139,6 @@ def draw(points: Points, rng: np.random.Generator) -> Decisions:
     return tuple(point.draw(rng) for point in points)
 
 
-def perturb(points: Points, decisions: Decisions, rng: np.random.Generator, changes: int = 1) -> Decisions:
-    """`decisions` with `changes` of them moved to a neighbouring value."""
-    movable = [index for index, point in enumerate(points) if point.is_open]
-    if not movable:
-        return decisions
-    changed = list(decisions)
-    for index in rng.choice(movable, min(changes, len(movable)), replace=False):
-        changed[index] = points[index].neighbour(changed[index], rng)
-    return tuple(changed)
-
-
-def distance(points: Points, a: Decisions, b: Decisions) -> float:
-    """How far apart two decision sets are: 0 for equal ones, 1 if every decision is as different as can be."""
-    open_points = [(p, x, y) for p, x, y in zip(points, a, b, strict=True) if p.is_open]
-    return sum(p.distance(x, y) for p, x, y in open_points) / len(open_points) if open_points else 0.0
-
-
 def to_json(decisions: Decisions) -> str:
     """Compact text; `from_json` reads it back."""
     return json.dumps(decisions, separators=(",", ":"))
@@ -214,15 +165,6 @@ def divisors(number: int) -> tuple[int, ...]:
     """The divisors of `number`, rising."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return (*small, *(number // d for d in reversed(small) if d * d != number))
-
-
-def _factorisations(extent: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts == 1:
-        yield (extent,)
-        return
-    for first in divisors(extent):
-        for rest in _factorisations(extent // first, parts - 1):
-            yield (first, *rest)
 
 
 def nearest_tile(point: Tile, wanted: Sequence[float]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a program of MetaSchedule's CUDA sketches asks of a GPU, told from its decisions alone.
+"""What a program of MetaSchedule's CUDA sketches asks of a GPU, computed from its decisions alone.
 
 Nine in ten programs drawn at random have too few or too many threads, or tiles that do not fit shared memory. TVM finds
 that out after replaying the whole trace and lowering it; here it takes some multiplications.
@@ -186,7 +186,7 @@ def _limits_of_tensor_cores(sketch: Sketch, points: Points, gpu: CudaDevice) -> 
     """A sketch for tensor cores tiles a matmul, perhaps many, in pieces: its last loops are rows, columns, products.
 
     A loop over rows or columns is shared out to blocks twice, then to warps; the rest is a warp's own. What is copied
-    to shared memory is padded and, where a tile is fetched ahead, kept twice or more, which only TVM knows: its
+    to shared memory is padded and, where a tile is fetched ahead, kept twice or more, which only TVM computes: its
     verifier has the last word.
     """
     tiles = [number for number, point in enumerate(points) if isinstance(point, Tile)]

@@ -24,19 +24,14 @@ from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
-# More copies of the innermost statement than this never pay, but take LLVM seconds.
-MOST_WRITTEN_OUT = 1024
+# More copies of the innermost statement take LLVM seconds and were never the fastest. Diffusion, the default search,
+# has always drawn the line here.
+MOST_WRITTEN_OUT = 768
 # So many random programs are tried until one is a legal schedule.
 _MOST_DRAWS = 64
 
-_REFUSALS = (
-    s_tir.schedule.ScheduleError,
-    tvm.error.InternalError,
-    SketchError,
-    ValueError,
-    TypeError,
-    d.IllegalDecisionError,
-)
+# How TVM says that a schedule is illegal, and how we do; anything else is a bug and must be seen.
+_REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, SketchError, d.IllegalDecisionError)
 
 
 @dataclass(frozen=True)
@@ -171,13 +166,12 @@ class Space:
     def check(self, program: Program) -> None:
         """Raise `IllegalDecisionError` if no schedule can come of the program; needs no TVM."""
         self.check_decisions(program.sketch, self._points_of(program.sketch), program.decisions)
-        size = program.sketch.body_size(program.decisions)
-        if size > MOST_WRITTEN_OUT:
-            raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
 
     def check_decisions(self, sketch: Sketch, points: Points, decisions: Decisions) -> None:
-        """Raise `IllegalDecisionError` for values a point does not allow and for what the GPU cannot hold."""
+        """Raise `IllegalDecisionError` for illegal values, too much code, and what the GPU cannot hold."""
         d.check(points, decisions)
+        if (size := sketch.body_size(decisions)) > MOST_WRITTEN_OUT:
+            raise d.IllegalDecisionError(f"{size} copies of the innermost statement are more than {MOST_WRITTEN_OUT}")
         if (limits := self.limits(sketch)) is not None:
             limits.check(decisions)
 
@@ -225,7 +219,7 @@ class Space:
         return Realized(replace(program, decisions=decisions), schedule.mod)
 
     def _left_out(self, program: Program, schedule: s_tir.Schedule) -> list[str]:
-        """Postprocessors that would undo what the program says, or find out at length what its decisions tell."""
+        """Postprocessors that would undo what the program says, or check slowly what its decisions say."""
         left_out = [] if may_rewrite_layout(schedule) else ["RewriteLayout"]
         limits = self.limits(program.sketch)
         if limits is not None and limits.says_all:
@@ -235,7 +229,7 @@ class Space:
 
 
 class StockSpace(Space):
-    """The same without our sketches: what a tuner has to start from that knows MetaSchedule's alone.
+    """The same without our sketches: what a tuner with MetaSchedule's alone starts from.
 
     Its default is a random program. An operator of which MetaSchedule leaves nothing open keeps ours.
     """

@@ -70,8 +70,8 @@ def _as_options(settings: Settings) -> list[str] | None:
 
 
 def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[str, Any], source: str) -> str:
-    default = Settings()
-    changed = {n: v for n, v in settings.to_json().items() if v != getattr(default, n)}
+    default = Settings().to_json()
+    changed = {n: v for n, v in settings.to_json().items() if v != default[n]}
     words = ["model" if source == "memory" else repr(source), '"DIR"']
     budgets = {"seconds": "budget", "trials": "trials", "until_latency": "until_latency"}
     words += [f"{budgets[n]}={v!r}" for n, v in budget.items() if v is not None and n in budgets]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from slipstream.report.reading import Rows
 from slipstream.session.directory import SessionDirectory
+from slipstream.session.stored_history import StoredHistory
 
 
-def environment(directory: SessionDirectory, rows: Rows) -> dict[str, Any]:
+def environment(directory: SessionDirectory, stored: StoredHistory) -> dict[str, Any]:
     """Hardware, settings, versions and how the compiled model was verified."""
-    assert rows.record is not None
+    assert stored.record is not None
     manifest = _manifest(directory)
-    options = rows.record.options
+    options = stored.record.options
     return {
-        "hardware": rows.hardware,
+        "hardware": stored.hardware,
         "settings": options.get("settings", {}),
         "source": options.get("source"),
         "target": options.get("target"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.belief import Belief
-from slipstream.report.course import Course
-from slipstream.report.reading import Rows
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
-from slipstream.session.settings import Settings
+from slipstream.session.history import OperatorHistory
 from slipstream.session.state_names import FAMILIES, PEAK_FLOPS
+from slipstream.session.stored_history import StoredHistory
 
 _ALL_UP_TO = 12  # slots of an operator; later ones are thinned out, by half with each doubling
 
@@ -38,34 +38,32 @@ class Forecasts:
     pending: bool = False  # whether the last update left some for the next
     _bands: dict[int, Band | None] = field(default_factory=dict)
 
-    def update(self, rows: Rows, course: Course, limit: int) -> dict[int, list[Band]]:
-        """Bands of operators by their place, with at most `limit` new ones; those that matter most to the model first.
+    def update(self, stored: StoredHistory, limit: int) -> dict[str, list[Band]]:
+        """Bands of operators by their keys, with at most `limit` new ones; those that matter most to the model first.
 
         The rest come with the next calls.
         """
-        record = rows.record
-        assert record is not None
-        settings = Settings.from_json(record.options.get("settings", {}))
-        peak = float(rows.kept.get(PEAK_FLOPS, 0.0))
+        settings = stored.settings
+        peak = float(stored.saved.get(PEAK_FLOPS, 0.0))
         gains = Gains(Belief(peak_flops=peak, slot_trials=settings.slot_trials, seed=settings.seed))
-        similar = _similar(rows)
-        histories = _Histories(rows, course)
-        order = sorted(range(len(rows.operators)), key=lambda n: -_latency(rows, course, n))
-        found: dict[int, list[Band]] = {}
+        similar = _similar(stored)
+        states = _States(stored, similar)
+        operators = stored.history.operators
+        found: dict[str, list[Band]] = {}
         self.pending = False
-        for operator in order:
-            for ordinal, (trial, slot) in enumerate(course.operators[operator].starts):
+        for operator in sorted(operators.values(), key=_latency, reverse=True):
+            for ordinal, (slot, first) in enumerate(states.starts(operator.key)):
                 if not _is_chosen(ordinal):
                     continue
                 if slot not in self._bands and limit <= 0:
                     self.pending = True
                 elif slot not in self._bands:
                     limit -= 1
-                    states = [histories.state(n, slot) for n in (operator, *similar.get(operator, ()))]
-                    self._bands[slot] = _band(gains, states, trial, slot)
+                    family = [states.at(key, slot) for key in (operator.key, *similar.get(operator.key, ()))]
+                    self._bands[slot] = _band(gains, family, first, slot)
                 band = self._bands.get(slot)
                 if band is not None:
-                    found.setdefault(operator, []).append(band)
+                    found.setdefault(operator.key, []).append(band)
         return found
 
 
@@ -87,35 +85,38 @@ def _band(gains: Gains, states: Sequence[OperatorState], trial: int, slot: int) 
     )
 
 
-class _Histories:
-    """What every operator's history was when a slot began."""
+class _States:
+    """What every operator's state was when a slot began."""
 
-    def __init__(self, rows: Rows, course: Course) -> None:
-        self._rows, self._course = rows, course
-        keys = [operator.key for operator in rows.operators]
-        self._similar = {n: tuple(keys[m] for m in others) for n, others in _similar(rows).items()}
+    def __init__(self, stored: StoredHistory, similar: Mapping[str, tuple[str, ...]]) -> None:
+        self._operators, self._similar = stored.history.operators, similar
+        self._starts: dict[str, list[tuple[int, int]]] = {}
 
-    def state(self, operator: int, slot: int) -> OperatorState:
-        course, row = self._course.operators[operator], self._rows.operators[operator]
-        known = next((trial for trial, number in course.starts if number >= slot), len(course.best) - 1)
-        return OperatorState(
-            row.key, row.weight, row.flops, course.best[: known + 1], similar=self._similar.get(operator, ())
-        )
+    def starts(self, key: str) -> list[tuple[int, int]]:
+        """The operator's slots: their numbers, and the points of its curve at which they began."""
+        if key not in self._starts:
+            self._starts[key] = [(slot.number, first) for slot, first, _ in self._operators[key].spans()]
+        return self._starts[key]
+
+    def at(self, key: str, slot: int) -> OperatorState:
+        operator, starts = self._operators[key], self.starts(key)
+        later = bisect_left(starts, (slot, 0))
+        known = starts[later][1] if later < len(starts) else len(operator.best_after) - 1
+        curve = operator.best_after[: known + 1]
+        return OperatorState(key, operator.weight, operator.flops, curve, similar=self._similar.get(key, ()))
 
 
-def _similar(rows: Rows) -> Mapping[int, list[int]]:
+def _similar(stored: StoredHistory) -> dict[str, tuple[str, ...]]:
     """The other members of each operator's family."""
-    places = {operator.key: n for n, operator in enumerate(rows.operators)}
-    similar: dict[int, list[int]] = {}
-    for family in rows.kept.get(FAMILIES, []):
-        members = [places[key] for key in family["similarity"] if key in places]
-        similar |= {n: [other for other in members if other != n] for n in members}
+    similar: dict[str, tuple[str, ...]] = {}
+    for family in stored.saved.get(FAMILIES, []):
+        members = [key for key in family["similarity"] if key in stored.history.operators]
+        similar |= {key: tuple(other for other in members if other != key) for key in members}
     return similar
 
 
-def _latency(rows: Rows, course: Course, operator: int) -> float:
-    best = course.operators[operator].best[-1]
-    return rows.operators[operator].weight * best if math.isfinite(best) else 0.0
+def _latency(operator: OperatorHistory) -> float:
+    return operator.latency if math.isfinite(operator.latency) else 0.0
 
 
 def _is_chosen(ordinal: int) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import Decisions, IllegalDecisionError, from_json
 from slipstream.program.sketch import Sketch
-from slipstream.report.reading import Rows
 from slipstream.report.schedule_code import ScheduleCode, say
 from slipstream.session.state_names import FAMILIES
+from slipstream.session.stored_history import StoredHistory
 
 
 def families(
-    rows: Rows,
+    stored: StoredHistory,
     chosen: Mapping[int, tuple[str, str]],
     sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
     untuned: Container[int],
@@ -22,11 +22,11 @@ def families(
     """The session's families, the largest first; families of one are left out.
 
     `chosen` is the program of each operator by its place: digest of the sketch and decisions. Those in `untuned` still
-    have their default program, which took nothing from anybody, whatever it may have in common.
+    have their default program: what it has in common with the prior's was not taken from it.
     """
-    places = {operator.key: n for n, operator in enumerate(rows.operators)}
+    places = {key: n for n, key in enumerate(stored.history.operators)}
     found = []
-    for family in rows.kept.get(FAMILIES, []):
+    for family in stored.saved.get(FAMILIES, []):
         members = {places[key]: likeness for key, likeness in family["similarity"].items() if key in places}
         prior = places.get(family["prior"])
         if prior is None or len(members) < 2:

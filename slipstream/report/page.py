@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import slipstream
+from slipstream.version import VERSION
 
 _STYLES = ("uplot/uPlot.min.css", "page.css")
 _LIBRARY = "uplot/uPlot.iife.min.js"
@@ -39,12 +39,12 @@ _SCRIPTS = (
 def report_page(structure: dict[str, Any]) -> str:
     """A page that shows one session, to be opened from disk."""
     title = f"{structure['session']['model']}: {structure['session']['name']} – Slipstream"
-    return _page(title, {"slipstream": slipstream.__version__, "live": False, "session": structure}, "")
+    return _page(title, {"slipstream": VERSION, "live": False, "session": structure}, "")
 
 
 def live_page() -> str:
     """The page a server sends for every view; it asks for its data."""
-    return _page("Slipstream", {"slipstream": slipstream.__version__, "live": True}, "; connect-src 'self'")
+    return _page("Slipstream", {"slipstream": VERSION, "live": True}, "; connect-src 'self'")
 
 
 def _page(title: str, data: dict[str, Any], more_policy: str) -> str:

@@ -14,22 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import slipstream
 from slipstream.program.sketch import Sketch
 from slipstream.report.command import reproduce
-from slipstream.report.course import Course, OperatorCourse, SlotSpan, follow
+from slipstream.report.course import Course, SlotSpan, follow
 from slipstream.report.environment import environment
 from slipstream.report.forecasts import Band, Forecasts
 from slipstream.report.lineage import families
-from slipstream.report.reading import Rows, programs
 from slipstream.report.schedule_code import ScheduleCode, write_code
 from slipstream.report.thinning import spread, spread_steps
 from slipstream.session.benchmark import read_benchmark
 from slipstream.session.budget import budget_of
 from slipstream.session.directory import SessionDirectory, open_store
 from slipstream.session.events import Remaining
+from slipstream.session.history import OperatorHistory, Trial
 from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, WINNERS
+from slipstream.session.stored_history import StoredHistory
 from slipstream.store import Store
+from slipstream.version import VERSION
 
 FORMAT = 1
 MOST_CURVE, MOST_SLOTS, MOST_DOTS, MOST_DOTS_EACH, MOST_STEPS_EACH = 2000, 20_000, 24_000, 400, 200
@@ -43,24 +44,23 @@ class SessionView:
     """One session, read again whenever `structure` is called."""
 
     directory: SessionDirectory
-    _rows: Rows = field(init=False)
+    _stored: StoredHistory = field(init=False)
     _forecasts: Forecasts = field(default_factory=Forecasts)
     _sketches: dict[str, tuple[Sketch, ScheduleCode]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rows = Rows(self.directory.session)
+        self._stored = StoredHistory(self.directory.session)
 
     def structure(self, most_forecasts: int = MOST_FORECASTS) -> dict[str, Any]:
         """The structure as it is now. Forecasts beyond `most_forecasts` new ones are left to the next call."""
         with open_store(self.directory, read_only=True) as store:
-            self._rows.read(store)
-            course = follow(self._rows)
-            chosen = _chosen(store, self._rows, course)
+            self._stored.read(store)
+            chosen = _chosen(store, self._stored)
             self._read_sketches(store, {sketch for sketch, _ in chosen.values()})
-            assert self._rows.record is not None
-            budget = budget_of(store, self._rows.record)
-        bands = self._forecasts.update(self._rows, course, most_forecasts)
-        return _structure(self.directory, self._rows, course, chosen, self._sketches, bands, budget)
+            assert self._stored.record is not None
+            budget = budget_of(store, self._stored.record)
+        bands = self._forecasts.update(self._stored, most_forecasts)
+        return _structure(self.directory, self._stored, follow(self._stored), chosen, self._sketches, bands, budget)
 
     @property
     def unfinished(self) -> bool:
@@ -82,53 +82,72 @@ def session_structure(directory: str | Path) -> dict[str, Any]:
     return SessionView(SessionDirectory.read(directory)).structure()
 
 
-def _chosen(store: Store, rows: Rows, course: Course) -> dict[int, tuple[str, str]]:
+def _chosen(store: Store, stored: StoredHistory) -> dict[int, tuple[str, str]]:
     """The program of each operator: the one in the compiled model, or else the fastest measured."""
-    winners = rows.kept.get(WINNERS, {})
-    fastest = {n: c.fastest.program for n, c in enumerate(course.operators) if c.fastest is not None}
-    known = programs(store, sorted(set(fastest.values())))
+    winners = stored.saved.get(WINNERS, {})
+    operators = stored.history.operators.values()
+    fastest = {n: o.fastest.program for n, o in enumerate(operators) if o.fastest is not None}
+    known = _programs(store, sorted(set(fastest.values())))
     chosen = {n: known[program] for n, program in fastest.items() if program in known}
-    for n, operator in enumerate(rows.operators):
-        if operator.key in winners and rows.state in ("finished", "interrupted"):
-            sketch, decisions = winners[operator.key]
+    for n, key in enumerate(stored.history.operators):
+        if key in winners and stored.state in ("finished", "interrupted"):
+            sketch, decisions = winners[key]
             chosen[n] = (str(sketch), str(decisions))
     return chosen
 
 
+def _programs(store: Store, numbers: list[int]) -> dict[int, tuple[str, str]]:
+    """Digest of the sketch and decisions of programs, by their rows."""
+    found: dict[int, tuple[str, str]] = {}
+    for start in range(0, len(numbers), 500):
+        part = numbers[start : start + 500]
+        for number, sketch, decisions in store.database.rows(
+            "SELECT program.id, sketch.digest, decisions FROM program JOIN sketch ON sketch.id = program.sketch "
+            f"WHERE program.id IN ({', '.join('?' * len(part))})",
+            part,
+        ):
+            found[number] = (sketch, decisions)
+    return found
+
+
 def _structure(
     directory: SessionDirectory,
-    rows: Rows,
+    stored: StoredHistory,
     course: Course,
     chosen: Mapping[int, tuple[str, str]],
     sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
-    bands: Mapping[int, Sequence[Band]],
+    bands: Mapping[str, Sequence[Band]],
     budget: Any,
 ) -> dict[str, Any]:
-    record = rows.record
+    record, history = stored.record, stored.history
     assert record is not None
-    remaining: Remaining = budget.remaining(record.elapsed, len(rows.trials), course.start_latency, course.latency)
-    last = max([record.elapsed, course.defaults_end, *(span.end for span in course.spans[-1:])])
+    start, latency = history.start_latency, history.latency
+    remaining: Remaining = budget.remaining(record.elapsed, history.trials, start, latency)
+    last = max([record.elapsed, course.defaults_end, *(span.end for span in course.spans)])
+    trials = [trial for operator in history.operators.values() for trial in operator.trials]
     return {
         "format": FORMAT,
-        "slipstream": slipstream.__version__,
+        "slipstream": VERSION,
         "session": {
             "id": record.id,
             "name": directory.path.name,
             "model": record.model_name,
-            "state": rows.state,
+            "state": stored.state,
             "reason": record.result.get("reason"),
+            "fallback": record.result.get("fallback"),
             "created_at": record.created_at,
             "elapsed": last,
             "remaining": {"seconds": remaining.seconds, "trials": remaining.trials, "used": remaining.fraction_used},
             "budget": budget.to_json(),
         },
         "headline": {
-            "start": _finite(course.start_latency),
-            "latency": _finite(course.latency),
+            "start": _finite(start),
+            "latency": _finite(latency),
             "end_to_end": _finite(record.result.get("end_to_end")),
             "bench": _bench(directory),
-            "trials": len(rows.trials),
-            "slots": len(course.spans),
+            "trials": history.trials,
+            "default_trials": history.default_trials,
+            "slots": history.given_slots,
         },
         "curve": [[_time(t), _short(s), n] for t, s, n in spread_steps(course.curve, MOST_CURVE)],
         "defaults_end": _time(course.defaults_end),
@@ -136,48 +155,52 @@ def _structure(
             [s.operator, _time(s.start), _time(s.end), s.trials, _short(s.gain), s.number]
             for s in _fewer_slots(course.spans)
         ],
-        "operators": _operators(rows, course, chosen, bands),
-        "families": families(rows, chosen, sketches, _untuned(course)),
+        "operators": _operators(stored, course, chosen, bands),
+        "families": families(stored, chosen, sketches, _untuned(stored)),
         "sketches": _code(chosen, sketches),
-        "split": _split(rows, course, last),
-        "failures": _failures(rows),
-        "origins": _origins(rows),
-        "roofline": _roofline(rows),
-        "environment": environment(directory, rows),
+        "split": _split(stored, course, last),
+        "failures": _failures(trials, list(history.operators)),
+        "origins": _origins(trials),
+        "roofline": _roofline(stored),
+        "environment": environment(directory, stored),
         "command": reproduce(record.options, budget.to_json()),
     }
 
 
 def _operators(
-    rows: Rows, course: Course, chosen: Mapping[int, tuple[str, str]], bands: Mapping[int, Sequence[Band]]
+    stored: StoredHistory,
+    course: Course,
+    chosen: Mapping[int, tuple[str, str]],
+    bands: Mapping[str, Sequence[Band]],
 ) -> list[dict[str, Any]]:
-    dots = max(20, min(MOST_DOTS_EACH, MOST_DOTS // max(1, len(rows.operators))))
-    steps = max(20, min(MOST_STEPS_EACH, 2 * MOST_DOTS // max(1, len(rows.operators))))
-    slots = Counter(span.operator for span in course.spans)
-    gains: Counter[int] = Counter()
+    operators = stored.history.operators
+    dots = max(20, min(MOST_DOTS_EACH, MOST_DOTS // max(1, len(operators))))
+    steps = max(20, min(MOST_STEPS_EACH, 2 * MOST_DOTS // max(1, len(operators))))
+    gains = [0.0] * len(operators)
     for span in course.spans:
-        gains[span.operator] += span.gain  # type: ignore[assignment]
+        gains[span.operator] += span.gain
+    time = course.time.of
     found = []
-    for n, (row, own) in enumerate(zip(rows.operators, course.operators, strict=True)):
-        program = chosen.get(n)
+    for n, (key, own) in enumerate(operators.items()):
+        program, trials = chosen.get(n), own.trials
         found.append(
             {
-                "key": row.key,
-                "name": row.name,
-                "kinds": list(row.kinds),
-                "weight": row.weight,
-                "flops": row.flops,
-                "bytes": row.bytes,
+                "key": key,
+                "name": own.name,
+                "kinds": list(own.kinds),
+                "weight": own.weight,
+                "flops": own.flops,
+                "bytes": own.bytes,
                 "start": _finite(own.start),
-                "best": _finite(own.best[-1]),
-                "trials": len(own.seconds),
-                "failures": own.failures,
-                "slots": slots[n],
-                "spent": _time(own.spent),
-                "gain": _short(float(gains[n])),
-                "steps": [[k, _time(t), _short(s)] for k, t, s in spread_steps(_steps(own), steps)],
-                "dots": [[k, _time(own.times[k]), _short(own.seconds[k])] for k in spread(len(own.seconds), dots)],
-                "bands": [[b.trial, _short(b.low), _short(b.high), _short(b.mean), b.slot] for b in bands.get(n, ())],
+                "best": _finite(own.best),
+                "trials": len(trials),
+                "failures": own.row.failures,
+                "slots": len(own.spans()),
+                "spent": _time(own.seconds),
+                "gain": _short(gains[n]),
+                "steps": [[k, _time(time(trials[k])), _short(s)] for k, s in spread_steps(_steps(own), steps)],
+                "dots": [[k, _time(time(trials[k])), _short(trials[k].seconds)] for k in spread(len(trials), dots)],
+                "bands": [[b.trial, _short(b.low), _short(b.high), _short(b.mean), b.slot] for b in bands.get(key, ())],
                 "sketch": program[0] if program else None,
                 "decisions": program[1] if program else None,
                 "origin": own.fastest.origin if own.fastest else None,
@@ -186,14 +209,14 @@ def _operators(
     return found
 
 
-def _steps(own: OperatorCourse) -> list[tuple[int, float, float]]:
-    """(trial, time, best) wherever the best became better; trials are counted from 0."""
-    steps: list[tuple[int, float, float]] = []
+def _steps(own: OperatorHistory) -> list[tuple[int, float]]:
+    """(trial, best) wherever the best became better; trials are counted from 0."""
+    steps: list[tuple[int, float]] = []
     best = math.inf
-    for k, seconds in enumerate(own.seconds):
-        if seconds is not None and seconds < best:
-            best = seconds
-            steps.append((k, own.times[k], best))
+    for k, trial in enumerate(own.trials):
+        if trial.seconds < best:
+            best = trial.seconds
+            steps.append((k, best))
     return steps
 
 
@@ -217,50 +240,52 @@ def _fewer_slots(spans: Sequence[SlotSpan]) -> list[SlotSpan]:
     return merged
 
 
-def _split(rows: Rows, course: Course, elapsed: float) -> dict[str, float]:
-    """Seconds by activity. Search, build and run are counted slot by slot; the last run of the session knows more."""
-    assert rows.record is not None
+def _split(stored: StoredHistory, course: Course, elapsed: float) -> dict[str, float]:
+    """Seconds by activity. Search, build and run are counted slot by slot, the rest by the last run of the session."""
+    assert stored.record is not None
     split = {"search": course.search_seconds, "build": course.build_seconds, "run": course.run_seconds}
-    known = rows.record.result.get("split", {})
+    known = stored.record.result.get("split", {})
     split |= {name: known[name] for name in ("schedule", "train", "store", "compile") if name in known}
     return {name: _time(s) for name, s in (split | {"other": max(0.0, elapsed - sum(split.values()))}).items()}
 
 
-def _failures(rows: Rows) -> list[dict[str, Any]]:
+def _failures(trials: Sequence[Trial], keys: Sequence[str]) -> list[dict[str, Any]]:
     kinds: dict[str, dict[str, Any]] = {}
-    for trial in rows.trials:
+    places = {key: n for n, key in enumerate(keys)}
+    for trial in trials:
         if trial.failure is None:
             continue
         kind = kinds.setdefault(trial.failure, {"kind": trial.failure, "count": 0, "operators": {}, "examples": []})
+        place = places[trial.operator]
         kind["count"] += 1
-        kind["operators"][trial.operator] = kind["operators"].get(trial.operator, 0) + 1
+        kind["operators"][place] = kind["operators"].get(place, 0) + 1
         said = {example["message"] for example in kind["examples"]}
         if len(kind["examples"]) < _EXAMPLES and trial.message and trial.message not in said:
-            kind["examples"].append({"operator": trial.operator, "message": trial.message})
+            kind["examples"].append({"operator": place, "message": trial.message})
     for kind in kinds.values():
         most = sorted(kind["operators"].items(), key=lambda item: -item[1])[:10]
         kind["operators"] = [list(item) for item in most]
     return sorted(kinds.values(), key=lambda kind: -kind["count"])
 
 
-def _origins(rows: Rows) -> list[list[Any]]:
+def _origins(trials: Sequence[Trial]) -> list[list[Any]]:
     """[who proposed, trials, of which improved upon their operator's best], the busiest first."""
-    trials: Counter[str] = Counter()
-    best: dict[int, float] = {}
+    counts: Counter[str] = Counter()
+    best: dict[str, float] = {}
     improved: Counter[str] = Counter()
-    for trial in rows.trials:
-        trials[trial.origin] += 1
-        if trial.seconds is not None and trial.seconds < best.get(trial.operator, math.inf):
+    for trial in trials:
+        counts[trial.origin] += 1
+        if trial.seconds < best.get(trial.operator, math.inf):
             improved[trial.origin] += trial.operator in best
             best[trial.operator] = trial.seconds
-    return [[origin, count, improved[origin]] for origin, count in trials.most_common()]
+    return [[origin, count, improved[origin]] for origin, count in counts.most_common()]
 
 
-def _roofline(rows: Rows) -> dict[str, Any]:
+def _roofline(stored: StoredHistory) -> dict[str, Any]:
     """The machine's limits as measured; unknown for remote devices, which only their owner can measure."""
-    assert rows.record is not None
-    remote = bool((rows.record.options.get("rpc") or [None])[0])
-    peak, bandwidth = rows.kept.get(PEAK_FLOPS), rows.kept.get(BANDWIDTH)
+    assert stored.record is not None
+    remote = bool((stored.record.options.get("rpc") or [None])[0])
+    peak, bandwidth = stored.saved.get(PEAK_FLOPS), stored.saved.get(BANDWIDTH)
     return {
         "peak": None if remote else _finite(peak),
         "bandwidth": None if remote else _finite(bandwidth),
@@ -268,8 +293,9 @@ def _roofline(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _untuned(course: Course) -> set[int]:
-    return {n for n, own in enumerate(course.operators) if own.fastest is None or own.fastest.origin == "default"}
+def _untuned(stored: StoredHistory) -> set[int]:
+    fastest = [operator.fastest for operator in stored.history.operators.values()]
+    return {n for n, trial in enumerate(fastest) if trial is None or trial.origin == "default"}
 
 
 def _code(

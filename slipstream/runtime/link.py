@@ -12,10 +12,9 @@ from pathlib import Path
 
 from slipstream.errors import BuildError
 from slipstream.machine.linker import find_linker, no_linker
+from slipstream.runtime.library import POOL
 
 NATIVE = Path(__file__).parent / "native"
-# Libraries that depend on one of this name share the first that a process loads: one pool for all models.
-POOL = "libslipstream_pool.so.1"
 _PUBLIC = ("create", "destroy", "run", "set_threads", "inputs", "outputs", "input", "output", "error")
 _FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden")
 

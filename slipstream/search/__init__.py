@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from slipstream.diffusion.parts import Parts
 from slipstream.search.types import Search
 
 
-def make_diffusion(without: Collection[str]) -> Search:
-    """Code diffusion without the parts named."""
-    from slipstream.search.diffusion import Diffusion, DiffusionOptions
+def make_diffusion(parts: Parts) -> Search:
+    """Code diffusion with those parts."""
+    from slipstream.search.diffusion import Diffusion
 
-    return Diffusion(DiffusionOptions.without(without))
+    return Diffusion(parts)
 
 
 def make_evolutionary(threads: int, population: int, generations: int) -> Search:

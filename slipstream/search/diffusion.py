@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
 from slipstream.diffusion.guess import Guess, Rows
+from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
@@ -29,25 +30,8 @@ _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
 _MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
-_LARGEST_BODY = 768
 _STEEPNESS = 6.0
 _AT_ONCE = 4  # schedules replayed at a time in half precision
-
-
-@dataclass(frozen=True)
-class DiffusionOptions:
-    """What can be switched off, for ablations: where decisions come from, the ways to adapt them, the guess."""
-
-    relatives: bool = True
-    propagations: tuple[Propagation, ...] = PROPAGATIONS
-    posterior: bool = True
-    guess: bool = True
-    pretraining: bool = True
-
-    @classmethod
-    def without(cls, parts: Collection[str]) -> DiffusionOptions:
-        switches = {part: part not in parts for part in ("relatives", "posterior", "guess", "pretraining")}
-        return cls(propagations=tuple(how for how in PROPAGATIONS if how not in parts), **switches)
 
 
 class Diffusion:
@@ -55,12 +39,12 @@ class Diffusion:
 
     uses_score = False
 
-    def __init__(self, options: DiffusionOptions | None = None) -> None:
-        self._options = options or DiffusionOptions()
+    def __init__(self, parts: Parts = Parts()) -> None:  # noqa: B008  # frozen
+        self._parts = parts
 
     def propose(self, question: Question) -> list[Realized]:
         rng = np.random.default_rng(question.seed)
-        sketches = [_Candidates(question, example, self._options, rng) for example in question.space.sketches]
+        sketches = [_Candidates(question, example, self._parts, rng) for example in question.space.sketches]
         known = {measured.program.identity for measured in question.measured}
         found: list[Realized] = []
         if question.count < 1:
@@ -90,17 +74,15 @@ class Diffusion:
 class _Candidates:
     """The candidates of one sketch."""
 
-    def __init__(
-        self, question: Question, example: Program, options: DiffusionOptions, rng: np.random.Generator
-    ) -> None:
-        self._question, self._example, self._options, self._rng = question, example, options, rng
+    def __init__(self, question: Question, example: Program, parts: Parts, rng: np.random.Generator) -> None:
+        self._question, self._example, self._parts, self._rng = question, example, parts, rng
         self._space: Space = question.space
         self._points: Points = self._space.points(example)
         self._signature = signature(example.sketch)
         # The example of one of our sketches was chosen by a rule; that of a stock sketch is random.
         self._is_ours = example in question.space.own
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
-        self._kin = self._relatives() if options.relatives else []
+        self._kin = self._relatives() if parts.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
         self.best = min(finite, default=math.inf)
 
@@ -126,7 +108,8 @@ class _Candidates:
     def _transferred(self) -> list[tuple[Decisions, str]]:
         """The best programs of relatives, adapted in every way, those of the most similar relative first."""
         transferred: dict[Decisions, str] = {}
-        ways: list[Propagation] = [how for how in self._options.propagations if how != "random"] or ["random"]
+        ways: list[Propagation] = [how for how in PROPAGATIONS if how != "random" and getattr(self._parts, how)]
+        ways = ways or ["random"]
         for rank in range(_PROGRAMS_OF_A_RELATIVE):
             for relative in self._kin:
                 if rank < len(relative.measured):
@@ -141,12 +124,12 @@ class _Candidates:
     def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
         # Earlier ones come from more similar relatives and better programs.
         centres = [Centre(values, 0.85**n, origin) for n, (values, origin) in enumerate(transferred)]
-        if "random" in self._options.propagations or not centres:
+        if self._parts.random or not centres:
             for _ in range(2):
                 centres.append(Centre(self._space.draw_decisions(self._example, self._rng), 0.1, "random"))
         centres.append(Centre(self._example.decisions, 1.0 if self._is_ours else 0.1, "default"))
         posterior = Posterior(self._points, centres)
-        if self._options.posterior:
+        if self._parts.posterior:
             rounds = len({m.slot for m in self._own})
             posterior.update(
                 [Observation(m.program.decisions, m.seconds, m.program.origin.split(":")[-1]) for m in self._own],
@@ -155,10 +138,10 @@ class _Candidates:
         return posterior
 
     def _guess(self) -> Guess | None:
-        if not self._options.guess:
+        if not self._parts.guess:
             return None
         rows = [_rows(self._own, own=True)] if self._own else []
-        if self._options.pretraining:
+        if self._parts.pretraining:
             rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
         return Guess.fit(rows, self._question.seed % 2**31)
 
@@ -174,7 +157,7 @@ class _Candidates:
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}
         for decisions, origin in self._launchable(drawn):
-            if decisions in legal or self._example.sketch.body_size(decisions) > _LARGEST_BODY:
+            if decisions in legal:
                 continue
             try:
                 self._space.check_decisions(self._example.sketch, self._points, decisions)

@@ -49,15 +49,28 @@ class Snapshot:
     latency: float
     curve: list[tuple[float, float]]  # (elapsed seconds, latency) whenever latency changed
     operators: list[OperatorProgress]
-    slot: int = 0
+    slots: int = 0  # that the scheduler gave
     trials: int = 0
+    default_trials: int = 0  # of these, measured apart from the slots: default programs and those of earlier sessions
     current: str | None = None  # key of the operator that has the slot
     doing: str = ""  # what is going on inside the phase, for people: "timing 12 of 32"
     failures: dict[str, int] = field(default_factory=dict)  # by kind
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
+    fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
 
 
 PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")
+
+
+def trials_and_slots(snapshot: Snapshot) -> str:
+    """How much was done, in the words of all views: 28 trials: 7 defaults, 21 in 3 slots."""
+    slots, defaults = _count(snapshot.slots, "slot"), snapshot.default_trials
+    split = f": {_count(defaults, 'default')}, {snapshot.trials - defaults}" if defaults else ""
+    return f"{_count(snapshot.trials, 'trial')}{split} in {slots}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True)

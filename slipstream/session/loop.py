@@ -1,37 +1,56 @@
-"""The loop: pick an operator, propose programs for it, measure them, learn, and again.
+"""The loop: pick an operator, propose programs for it, measure them, learn, and again, for several operators at a time.
 
-Whatever the loop decides follows from the store: what a slot is going to measure is written down before it is
-measured, a trial before it counts, and every random number comes from the session's seed and the slot's number.
-So a session that was killed goes on where it was, as if nothing had happened.
+Every decision follows from the store: what a slot is going to measure is written before it is measured, a trial before
+it counts, and every random number comes from the session's seed and the slot's number. So a session that was killed
+continues as if it had not been.
+
+An operator has at most one slot at a time, so that what is proposed for it follows from all its results. With
+`in_flight` 1 a slot is proposed, measured and learned before the next is picked. With more, the next slot is proposed
+while programs of others are built and run, as long as the measurer asks for programs.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from slipstream.cost.types import CostModel, Example
+from slipstream.cost.types import CostModel
 from slipstream.measure.types import Candidate, Measurement, Measurer
-from slipstream.program.space import Program, Realized
+from slipstream.processes.forked import ForkedCrashError
+from slipstream.program.space import Program
 from slipstream.schedulers.types import OperatorState, Scheduler
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
+from slipstream.session.cost_learning import CostLearning
 from slipstream.session.events import Event, Snapshot, Watcher
-from slipstream.session.families import Kinship
-from slipstream.session.history import Track, Tracks
-from slipstream.session.in_flight import run_in_flight
-from slipstream.session.operator_trials import Room
-from slipstream.session.records import DEFAULTS, finite, is_default, record_of, slot_seed, trial_of
+from slipstream.session.families import Families
+from slipstream.session.history import OperatorHistory, Slot, Trial
+from slipstream.session.operator_trials import OperatorTrials
+from slipstream.session.proposals import Proposal, Proposed, proposed
+from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
+from slipstream.session.stored_history import StoredHistory
 from slipstream.session.stored_programs import StoredPrograms
-from slipstream.store import SlotRecord, Store, TrialRecord
+from slipstream.store import SlotRecord, Store
 
 Clock = Callable[[], float]
 _NOTHING_IMPROVES = "nothing improves any more"
-_SAVE_SHARE = 0.05  # of the time between two savings of the cost model, what one may take
+_DEVICES_AWAY = "the devices are away"
+_MOST_LOST_ROUNDS = 4  # in a row in which no device answered, until the session ends
+_LOOK_SECONDS = 0.2  # how often a search under way is asked whether it is still wanted
+
+
+@dataclass
+class _OpenSlot:
+    """A slot under way: its programs by their positions, and the positions that are still to be measured."""
+
+    slot: Slot
+    programs: dict[int, Proposed]
+    left: set[int]
 
 
 class Session:
@@ -43,9 +62,8 @@ class Session:
         store: Store,
         session: str,
         hardware: str,
-        rooms: Mapping[str, Room],
-        kinship: Kinship,
-        tracks: Tracks,
+        operators: Mapping[str, OperatorTrials],
+        families: Families,
         measurer: Measurer,
         scheduler: Scheduler,
         search: Search,
@@ -57,373 +75,400 @@ class Session:
         stop: Callable[[], bool] = lambda: False,
         clock: Clock = time.monotonic,
         elapsed: float = 0.0,
+        reserve: Callable[[Session], float] = lambda session: 0.0,
     ) -> None:
         self.store, self.session, self.hardware = store, session, hardware
-        self.rooms, self.kinship, self.tracks, self.measurer = rooms, kinship, tracks, measurer
+        self.operators, self.families, self.measurer = operators, families, measurer
         self.scheduler, self.search, self.cost = scheduler, search, cost
         self.settings, self.budget, self.snapshot = settings, budget, snapshot
-        self._watcher, self._stop, self._clock = watcher, stop, clock
+        self._watcher, self._stop, self._clock, self._reserve = watcher, stop, clock, reserve
         self._began = clock() - elapsed
-        self._next_slot = 0
-        self._saved_at, self._save_seconds = clock(), 0.0
         self._programs = StoredPrograms(store)
-        self._default_slots: dict[int, str] = {}
-        self._with_defaults: set[str] = set()
-        self._open: dict[tuple[int, int], Program] = {}
-        self._measured: set[tuple[int, int]] = set()
-        self.reserve: Callable[[], float] = lambda: 0.0
-
-    # The way through
+        self._learning = CostLearning(cost, store, session, clock)
+        self.history = StoredHistory.of(store, session).history
+        snapshot.operators = [operator.row for operator in self.history.operators.values()]
+        self._open: dict[int, _OpenSlot] = {}
+        self._proposal: Proposal | None = None
+        self._states: dict[str, tuple[int, OperatorState]] = {}
+        self._lost_rounds = 0
+        self._next_retry = 0  # number of given slots at which default programs are tried again
 
     def run(self) -> str:
         """Tune; the reason it ended, in words."""
         self.phase("defaults")
-        unfinished = self._recall()
-        self._measure_defaults([slot for slot in unfinished if is_default(slot)])
-        self.phase("tune")
-        for slot in unfinished:
-            if not is_default(slot):
-                self._go_on(slot)
-        if self.settings.in_flight > 1:
-            run_in_flight(self)
-            return self.over() or _NOTHING_IMPROVES
-        while (reason := self.over()) is None:
-            picked = self.pick()
-            if picked is None:
-                return _NOTHING_IMPROVES
-            self._slot(picked)
-        return reason
-
-    def pick(self, busy: Collection[str] = ()) -> str | None:
-        """The operator that gets the next slot, none of the `busy` ones; None if there is none left to tune."""
-        started = self._clock()
-        states = [self._state(track) for track in self.tracks.by_key.values()]
-        # The busy ones cannot be picked, but what they have reached tells something about their relatives.
-        states = [replace(state, finished=True) if state.key in busy else state for state in states]
-        picked = self.scheduler.pick(states, self._next_slot)
-        self._spent("schedule", started)
-        return picked
-
-    def _state(self, track: Track) -> OperatorState:
-        """An operator as the scheduler sees it, its place in the family included."""
-        state = track.state(self.settings.patience_trials, self.settings.most_trials)
-        if state.finished:
-            return state
-        without = self.settings.without
-        followers = {} if "followers" in without else self.kinship.followers(track.key, self.tracks)
-        news = 0.0 if "news" in without else self.kinship.news(track.key, self.tracks)
-        return replace(state, followers=followers, news=news) if followers or news else state
+        self._recall()
+        try:
+            self._measure_defaults()
+            self.phase("tune")
+            while (reason := self.over()) is None:
+                if self._retry_is_due() and not self._open and self._proposal is None:
+                    self._measure_defaults()
+                elif self._open or self._open_next(wait=True):
+                    self._measure()
+                elif self.over() is None:
+                    if not self._lacking_default():
+                        return _NOTHING_IMPROVES
+                    self._measure_defaults()
+            return reason
+        finally:
+            if self._proposal is not None:
+                self._proposal.cancel()
+                self._proposal = None
 
     def over(self) -> str | None:
+        """Why tuning has to end; None while it may continue."""
         if self._stop():
             return "interrupted"
-        return self.budget.spent(self.elapsed + self.reserve(), self.tracks.trials, self.snapshot.latency)
+        if self._lost_rounds >= _MOST_LOST_ROUNDS:
+            return _DEVICES_AWAY
+        return self.budget.spent(self.elapsed + self._reserve(self), self.history.trials, self.history.latency)
 
     @property
     def elapsed(self) -> float:
         return self._clock() - self._began
 
-    def _slot(self, key: str) -> None:
-        """Give one slot to one operator."""
-        slot, realized = self.propose(key)
-        self._measure(slot, list(enumerate(realized)))
-        if len(self._open) == 0:
-            self.finish(slot, key, realized)
+    # Which operator is next, and what is measured of it
 
-    def propose(self, key: str) -> tuple[int, list[Realized]]:
-        """Open a slot for an operator: its number, and the programs it is going to measure."""
-        slot, question = self.ask(key)
+    def pick(self) -> str | None:
+        """The operator that gets the next slot; None if there is none left to tune."""
         started = self._clock()
-        realized = self.search.propose(question)
-        self.open(slot, key, realized, self._spent("search", started))
-        return slot, realized
+        busy = {one.slot.operator for one in self._open.values()}
+        states = [self._state(operator) for operator in self.history.operators.values()]
+        # Busy ones cannot be picked, but what they have reached counts for their relatives.
+        states = [replace(state, finished=True) if state.key in busy else state for state in states]
+        picked = self.scheduler.pick(states, self._next_slot)
+        self._spent("schedule", started)
+        return picked
 
-    def ask(self, key: str) -> tuple[int, Question]:
-        """The number of an operator's next slot, and all that its search has to know."""
-        room, slot = self.rooms[key], self._next_slot
-        self.kinship.hear(key, self.tracks)
-        self.snapshot.current = key
-        self.snapshot.doing = "searching"
-        self._tell("slot", operator=key, name=room.operator.name, slot=slot)
-        seed = slot_seed(self.settings.seed, key, slot)
-        relatives = self.kinship.relatives(key)
-        return slot, Question(room.space, self.slot_size(), seed, room.known(), self.cost.score, relatives)
+    def _state(self, operator: OperatorHistory) -> OperatorState:
+        """An operator as the scheduler sees it; but for its family's part made anew only when it has changed."""
+        key = operator.key
+        version, state = self._states.get(key, (-1, None))
+        if state is None or version != operator.version:
+            finished = operator.is_finished(self.settings.patience_trials, self.settings.most_trials)
+            state = OperatorState(
+                key,
+                operator.weight,
+                operator.flops,
+                tuple(operator.best_after),
+                operator.slot_ends,
+                operator.seconds,
+                finished or (operator.lacks_default and not math.isfinite(operator.best)),
+                self.families.similar(key),
+            )
+            self._states[key] = operator.version, state
+        if state.finished:
+            return state
+        parts = self.settings.parts
+        followers = self.families.followers(key, self.history) if parts.followers else {}
+        news = self.families.improvement_since(key, self.history) if parts.news else 0.0
+        return replace(state, followers=followers, news=news) if followers or news else state
 
-    def open(self, slot: int, key: str, realized: Sequence[Realized], searched: float) -> None:
-        """Write down what the slot is going to measure, which took `searched` seconds to find."""
-        self._begin(slot, key, [r.program for r in realized], searched, {})
+    @property
+    def _next_slot(self) -> int:
+        return next(reversed(self.history.slots), -1) + 1
 
-    def slot_size(self) -> int:
+    def _slot_size(self) -> int:
         """As many trials as a slot has, or as are left."""
         size = self.settings.slot_trials
         if self.budget.trials is not None:
-            size = min(size, self.budget.trials - self.tracks.trials - len(self._open))
+            size = min(size, self.budget.trials - self.history.trials - sum(len(s.left) for s in self._open.values()))
         return size
 
-    def _begin(self, slot: int, key: str, programs: Sequence[Program], searched: float, note: dict[str, Any]) -> None:
-        for program in programs:
-            self._programs.keep(program.sketch)
-        started = self._clock()
-        self.store.begin_slot(self.session, slot, key, [record_of(p) for p in programs], searched, note)
-        self._spent("store", started)
-        self.tracks.by_key[key].spend(searched)
-        self._next_slot = slot + 1
-        if note == DEFAULTS:
-            self._default_slots[slot] = key
-        self._open.update({(slot, position): program for position, program in enumerate(programs)})
+    def _start_next(self) -> bool:
+        """Have the next slot's programs searched for, if there may be one; whether they are."""
+        if self._proposal is None:
+            allowed = len(self._open) < self.settings.in_flight and self._slot_size() > 0
+            if allowed and not self._retry_is_due() and (key := self.pick()) is not None:
+                self._propose(key)
+        return self._proposal is not None
 
-    def finish(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
+    def _open_next(self, *, wait: bool) -> bool:
+        """Open the next slot; False if there is none or, unless told to `wait`, its programs are not found yet."""
+        if not self._start_next():
+            return False
+        assert self._proposal is not None
+        started = self._clock()
+        while not self._proposal.wait(_LOOK_SECONDS if wait else 0.0):
+            if not wait or self.over() is not None:
+                return False
+        self._take_proposal(started)
+        return True
+
+    def _propose(self, key: str) -> None:
+        slot = self._next_slot
+        self.families.note_use(key, {other: one.best for other, one in self.history.operators.items()})
+        self.snapshot.current, self.snapshot.doing = key, "searching"
+        name = self.history.operators[key].name
+        self._emit("slot", operator=key, name=name, slot=slot)
+        trials = self.operators[key]
+        seed = slot_seed(self.settings.seed, key, slot)
+        question = Question(
+            trials.space, self._slot_size(), seed, trials.known(), self.cost.score, self.families.relatives(key)
+        )
+        self._proposal = Proposal(slot, key, self.search, question, self._clock, {KNOWN: self.history.trials})
+
+    def _take_proposal(self, started: float) -> None:
+        """Open the slot with what was found for it. A crash of the search costs the slot."""
+        proposal, self._proposal = self._proposal, None
+        assert proposal is not None
+        found, searched, note = list[Proposed](), 0.0, proposal.note
+        try:
+            found, searched = proposal.result()
+        except ForkedCrashError as error:
+            note = {**note, LOST: str(error)}
+            name = self.history.operators[proposal.operator].name
+            self._emit("message", text=f"the search for programs of {name} crashed ({error}); its slot is lost")
+        self._spent("search", started)
+        self._begin(proposal.slot, proposal.operator, found, searched, note)
+        if not found:
+            self._finish(proposal.slot)
+
+    def _begin(
+        self, number: int, key: str, programs: Sequence[Proposed], searched: float, note: dict[str, Any]
+    ) -> None:
+        """Write what the slot is going to measure, which took `searched` seconds to find."""
+        for one in programs:
+            self._programs.keep(one.program.sketch)
+        started = self._clock()
+        self.store.begin_slot(self.session, number, key, [record_of(p.program) for p in programs], searched, note)
+        self._spent("store", started)
+        slot = Slot(number, key, note == DEFAULTS, searched, note.get(LOST, ""))
+        self.history.begin(slot)
+        numbered = dict(enumerate(programs))
+        self._open[number] = _OpenSlot(slot, numbered, set(numbered))
+
+    def _finish(self, number: int) -> None:
         """Everything proposed has been measured: learn from it and close the slot."""
+        one = self._open.pop(number)
+        slot, operator = one.slot, self.history.operators[one.slot.operator]
         started = self._clock()
-        room, track = self.rooms[key], self.tracks.by_key[key]
-        self._learn(room, realized)
+        if self.search.uses_score:
+            self._learning.learn(number, self.operators[operator.key], one.programs.values())
         self._spent("train", started)
-        track.end_slot(exhausted=not realized)
-        gained = self._gain(track)
+        exhausted = not one.programs and not slot.lost
+        if slot.default:
+            working = math.isfinite(operator.best)
+            lacking = any(trial.passing for trial in slot.trials if trial.position == 0)
+            exhausted = not lacking and not (working and self.operators[operator.key].space.sketches)
+            if exhausted and not working:
+                self._emit("message", text=f"{operator.name} cannot be measured and keeps its default program")
+        self.history.end(number, self.elapsed, exhausted=exhausted)
+        operator.update_row(self.settings.patience_trials, self.settings.most_trials)
         started = self._clock()
-        self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
+        stats = {"best": finite(operator.best), "elapsed": self.elapsed, "exhausted": exhausted}
+        self.store.finish_slot(self.session, number, stats)
+        if slot.default:
+            return
+        self._note_round(slot.trials)
         self.store.update_session(self.session, elapsed=self.elapsed)
-        self._save_cost(slot)
+        if self.search.uses_score:
+            self._learning.save()
         self._spent("store", started)
         self.snapshot.current, self.snapshot.doing = None, ""
-        self._tell(
+        _, first, last = operator.spans()[-1]
+        self._emit(
             "slot_done",
-            operator=key,
-            name=room.operator.name,
-            slot=slot,
-            trials=len(realized),
-            best=finite(track.history[-1]),
-            gain=gained,
+            operator=operator.key,
+            name=operator.name,
+            slot=number,
+            trials=len(one.programs),
+            best=finite(operator.best),
+            gain=operator.gain(first, last),
         )
 
-    def _gain(self, track: Track) -> float:
-        """What the slot took off the model's latency, in seconds."""
-        ends = track.slot_ends
-        before = track.history[ends[-2] if len(ends) > 1 else 0]
-        gain = track.weight * (before - track.history[-1])
-        return gain if math.isfinite(gain) else 0.0
+    def _note_round(self, trials: Sequence[Trial]) -> None:
+        """Count how often in a row nothing could be measured at all."""
+        if trials:
+            self._lost_rounds = self._lost_rounds + 1 if all(trial.passing for trial in trials) else 0
 
-    # Before tuning: the default programs, and the best that the store knows
+    # Default programs
 
-    def _measure_defaults(self, begun: Sequence[SlotRecord]) -> None:
-        """Measure every operator's default program, so that tuned is never slower than untuned.
+    def _measure_defaults(self) -> None:
+        """Measure the default program of every operator that lacks it, so that tuned is never slower than untuned.
 
-        Slots that were `begun` before go on. All are closed together, in their order: what the cost model learns
-        must not depend on when the session was interrupted.
+        All are closed together, in their order: what the cost model learns must not depend on interruptions.
         """
-        waiting = [(slot.slot, slot.operator, self._realized(slot)) for slot in begun]
-        known = set(self._default_slots.values())
-        for key, room in self.rooms.items():
-            if key in known:
-                continue
+        begun = {slot.operator for slot in self.history.slots.values() if slot.default}
+        wanted = self._lacking_default() | (set(self.operators) - begun)
+        for key in [key for key in self.operators if key in wanted]:
             if self.over() is not None:
                 break
-            realized = [r for r in map(room.space.realize, self._known_before(room)) if r is not None]
-            waiting.append((self._next_slot, key, list(enumerate(realized))))
-            self._begin(self._next_slot, key, [r.program for r in realized], 0.0, DEFAULTS)
-        programs = [(slot, n, realized) for slot, _, numbered in waiting for n, realized in numbered]
-        self._open = {(slot, n): r.program for slot, n, r in programs if (slot, n) not in self._measured}
-        self._stream(programs)
-        if not self._open:
-            for slot, key, numbered in waiting:
-                self._close_defaults(slot, key, [realized for _, realized in numbered])
-        self.snapshot.start_latency = self.tracks.start_latency
+            realized = [r for r in map(self.operators[key].space.realize, self._known_before(key)) if r is not None]
+            self._begin(self._next_slot, key, self._proposed(key, realized), 0.0, DEFAULTS)
+        others = {number: one for number, one in self._open.items() if not one.slot.default}
+        defaults = {number: one for number, one in self._open.items() if one.slot.default}
+        self._open = dict(defaults)
+        self._measure()
+        if not any(one.left for one in defaults.values()):
+            for number in sorted(defaults):
+                self._finish(number)
+            self._note_round([trial for one in defaults.values() for trial in one.slot.trials])
+        self._open |= others
+        self._next_retry = 2 * self.history.given_slots + 1
         self._latency_changed()
 
-    def _close_defaults(self, slot: int, key: str, realized: Sequence[Realized]) -> None:
-        room, track = self.rooms[key], self.tracks.by_key[key]
-        self._learn(room, realized)
-        self.store.finish_slot(self.session, slot, {"best": finite(track.history[-1]), "elapsed": self.elapsed})
-        self._settle_default(track)
+    def _lacking_default(self) -> set[str]:
+        """Operators whose default program could not be measured for a reason that passes."""
+        busy = {one.slot.operator for one in self._open.values()}
+        return {key for key, one in self.history.operators.items() if one.lacks_default and key not in busy}
 
-    def _settle_default(self, track: Track) -> None:
-        """An operator that cannot be measured, or of which there is only one program, is not tuned."""
-        self._with_defaults.add(track.key)
-        room = self.rooms[track.key]
-        if not math.isfinite(track.history[-1]):
-            track.exhausted = True
-            self._tell("message", text=f"{room.operator.name} cannot be measured and keeps its default program")
-        elif not room.space.sketches:
-            track.exhausted = True
+    def _retry_is_due(self) -> bool:
+        return self.history.given_slots >= self._next_retry and bool(self._lacking_default())
 
-    def _known_before(self, room: Room) -> list[Program]:
+    def _known_before(self, key: str) -> list[Program]:
         """The default program and, from earlier sessions on this hardware, the best ones."""
-        programs = [room.space.default]
-        for trial in self.store.top(room.operator.key, self.hardware, 2):
-            program = self._programs.get(room.operator.key, trial.program)
+        programs = [self.operators[key].space.default]
+        for trial in self.store.top(key, self.hardware, 2):
+            program = self._programs.get(key, trial.program)
             if program is not None and program.identity != programs[0].identity:
                 programs.append(program)
         return programs
 
     # Measuring
 
-    def _measure(self, slot: int, numbered: Sequence[tuple[int, Realized]]) -> None:
-        self._stream((slot, position, realized) for position, realized in numbered)
-
-    def _stream(self, programs: Iterable[tuple[int, int, Realized]]) -> None:
-        """Measure programs; each result is on disk before anybody hears of it. Stops early if it has to."""
-        total, done = len(self._open), 0
-        self.snapshot.doing = f"building {total} programs" if total else ""
-        started, ran = self._clock(), 0.0
-        results = self.measurer.measure(self._candidates(programs))
+    def _measure(self) -> None:
+        """Measure what is open, and what is opened meanwhile; a result is on disk before it counts."""
+        started, split = self._clock(), self.snapshot.split
+        counted = sum(split.values())
+        results = self.measurer.measure(self._candidates())
         try:
             for measurement in results:
-                done += 1
-                ran += measurement.run_seconds
-                self.snapshot.doing = f"measured {done} of {total}"
-                self.take(measurement)
+                split["run"] = split.get("run", 0.0) + measurement.run_seconds
+                self._take(measurement)
                 if self.over() is not None:
                     break
         finally:
             close = getattr(results, "close", None)
             if close is not None:
                 close()
-        spent = self._clock() - started
-        split = self.snapshot.split
-        split["run"] = split.get("run", 0.0) + ran
-        split["build"] = split.get("build", 0.0) + max(0.0, spent - ran)
+        others = sum(split.values()) - counted
+        split["build"] = split.get("build", 0.0) + max(0.0, self._clock() - started - others)
 
-    def _candidates(self, programs: Iterable[tuple[int, int, Realized]]) -> Iterator[Candidate]:
-        for slot, position, realized in programs:
-            if (slot, position) in self._open and self.over() is None:
-                yield Candidate(realized.program.operator, realized.text, f"{slot}:{position}")
+    def _candidates(self) -> Iterator[Candidate | None]:
+        """Programs to measure. With several slots in flight, None while there is nothing to hand out yet."""
+        waiting, handed_out = deque[tuple[int, int]](), set[int]()
+        self.snapshot.doing = f"building {sum(len(one.left) for one in self._open.values())} programs"
+        tuning = not any(one.slot.default for one in self._open.values())
+        while self.over() is None:
+            new = [one for number, one in self._open.items() if number not in handed_out]
+            handed_out.update(one.slot.number for one in new)
+            waiting.extend((one.slot.number, position) for one in new for position in sorted(one.left))
+            if waiting:
+                if tuning:
+                    self._start_next()
+                number, position = waiting.popleft()
+                one = self._open[number]
+                yield Candidate(one.slot.operator, one.programs[position].text, f"{number}:{position}")
+            elif not tuning or self.settings.in_flight == 1:
+                return
+            elif not self._open_next(wait=not self._open):
+                if not self._open and self._proposal is None:
+                    return
+                yield None
 
-    def take(self, measurement: Measurement) -> int:
-        """Write one result down, then let it count; the number of its slot."""
-        slot, position = map(int, measurement.program.label.split(":"))
-        program = self._open.pop((slot, position))
-        trial = trial_of(measurement, program, self.hardware, self.session, slot, position)
-        self.store.append_trial(trial)
-        before = self.snapshot.latency
-        improved = self._count(trial, program)
-        if improved or not math.isfinite(before):
-            self._latency_changed()
-        self._tell(
+    def _take(self, measurement: Measurement) -> None:
+        """Write one result, then count it; the last one of a slot closes the slot."""
+        number, position = map(int, measurement.program.label.split(":"))
+        one = self._open[number]
+        program = one.programs[position].program
+        record = trial_of(measurement, program, self.hardware, self.session, number, position)
+        self.store.append_trial(record)
+        trial = Trial.of(record)
+        one.left.remove(position)
+        self.snapshot.doing = f"measured {len(one.programs) - len(one.left)} of {len(one.programs)}"
+        before = self.history.latency
+        improved = self.history.add(trial)
+        if not trial.passing:
+            self.operators[trial.operator].add(program, trial.seconds, number)
+        self._latency_changed()
+        self._emit(
             "trial",
             operator=trial.operator,
-            slot=slot,
-            seconds=finite(trial.median),
+            slot=number,
+            seconds=finite(trial.seconds),
             failure=trial.failure,
             message=trial.message,
             origin=program.origin,
         )
-        if improved and self.snapshot.latency < before:
-            self._tell("improved", operator=trial.operator, seconds=trial.median, latency=self.snapshot.latency)
-        return slot
+        if improved and math.isfinite(before) and self.history.latency < before:
+            self._emit("improved", operator=trial.operator, seconds=trial.seconds, latency=self.history.latency)
+        if not one.left and not one.slot.default:
+            self._finish(number)
 
-    def _count(self, trial: TrialRecord, program: Program) -> bool:
-        self.rooms[trial.operator].note(program, trial.median, trial.slot if trial.slot is not None else -1)
-        default = trial.position == 0 and trial.slot in self._default_slots
-        return self.tracks.add(trial, default=default)
+    # Continuing
 
-    # The cost model
-
-    def _learn(self, room: Room, realized: Sequence[Realized]) -> None:
-        """Teach the cost model a slot's results, in the order of its proposals."""
-        if not self.search.uses_score or not realized:
-            return
-        from slipstream.cost.features import extract_possible
-
-        features = extract_possible([r.module for r in realized], room.space.target)
-        self.cost.learn(
-            [
-                Example(room.operator.key, rows, room.seconds(r.program))
-                for r, rows in zip(realized, features, strict=True)
-                if rows is not None
-            ]
-        )
-
-    def _save_cost(self, slot: int) -> None:
-        """Keep what the cost model has learned, as often as costs little; `_recall` makes up for the rest."""
-        if not self.search.uses_score or self._clock() - self._saved_at < self._save_seconds / _SAVE_SHARE:
-            return
-        started = self._clock()
-        self.store.put_state(self.session, "cost", slot, self.cost.state())
-        self._saved_at = self._clock()
-        self._save_seconds = self._saved_at - started
-
-    # Going on
-
-    def _recall(self) -> list[SlotRecord]:
-        """Take in what the session did before; the slots it was in the middle of."""
+    def _recall(self) -> None:
+        """Take in what the session did before, and open the slots it was in the middle of."""
         slots = self.store.slots(self.session)
-        if not slots:
-            return []
-        trials: dict[int, dict[int, TrialRecord]] = {}
-        for trial in self.store.trials(session=self.session):
-            if trial.slot is not None and trial.position is not None:
-                trials.setdefault(trial.slot, {})[trial.position] = trial
-                self._measured.add((trial.slot, trial.position))
-        saved = self.store.state(self.session, "cost")
-        if saved is not None:
-            self.cost.restore(saved[1])
-        self._next_slot = slots[-1].slot + 1
+        measured = self._recall_trials(slots)
+        if self.search.uses_score:
+            self._learning.restore()
+            ended = [slot for slot in slots if slot.finished and not self._learning.has_learned(slot.slot)]
+            for slot in sorted(ended, key=lambda slot: (slot.stats.get("elapsed", 0.0), slot.slot)):
+                self._learning.learn(slot.slot, self.operators[slot.operator], self._stored(slot).values())
         for slot in slots:
-            self._replay(slot, trials.get(slot.slot, {}), relearn=saved is None or slot.slot > saved[0])
-        self.snapshot.start_latency = self.tracks.start_latency
+            if not slot.finished:
+                programs = self._stored(slot)
+                left = set(programs) - measured.get(slot.slot, set())
+                self._open[slot.slot] = _OpenSlot(self.history.slots[slot.slot], programs, left)
+                if not left and not is_default(slot):
+                    self._finish(slot.slot)
         self._latency_changed()
-        return [slot for slot in slots if not slot.finished]
 
-    def _replay(self, slot: SlotRecord, trials: Mapping[int, TrialRecord], *, relearn: bool) -> None:
-        room, track = self.rooms[slot.operator], self.tracks.by_key[slot.operator]
-        track.spend(slot.search_seconds)
-        if is_default(slot):
-            self._default_slots[slot.slot] = slot.operator
-        else:
-            self.kinship.hear(track.key, self.tracks)
-        for trial in trials.values():  # in the order they were measured
-            program = self._programs.get(slot.operator, trial.program)
-            if program is not None:
-                self._count(trial, program)
-        if not slot.finished:
-            return
-        if relearn and self.search.uses_score:
-            self._learn(room, [realized for _, realized in self._realized(slot)])
-        if is_default(slot):
-            self._settle_default(track)
-        else:
-            track.end_slot(exhausted=not slot.programs)
+    def _recall_trials(self, slots: Sequence[SlotRecord]) -> dict[int, set[int]]:
+        """The positions measured of each slot. What each operator was last proposed from is what was known then."""
+        last = {slot.operator: slot.note.get(KNOWN, 0) for slot in slots if not is_default(slot)}
+        proposed_at = {count: [key for key in last if last[key] == count] for count in last.values()}
+        measured: dict[int, set[int]] = {}
+        bests = dict.fromkeys(self.operators, math.inf)
+        count = 0
+        for record in self.store.trials(session=self.session):
+            if record.slot is None:
+                continue
+            for key in proposed_at.pop(count, ()):
+                self.families.note_use(key, bests)
+            program = self._programs.get(record.operator, record.program)
+            if program is not None and not Trial.of(record).passing:
+                self.operators[record.operator].add(program, record.median, record.slot)
+            bests[record.operator] = min(bests[record.operator], record.median)
+            measured.setdefault(record.slot, set()).add(record.position or 0)
+            count += 1
+        for key in (key for keys in proposed_at.values() for key in keys):
+            self.families.note_use(key, bests)
+        return measured
 
-    def _go_on(self, slot: SlotRecord) -> None:
-        """Measure what is left of a slot that was interrupted."""
-        numbered = self._realized(slot)
-        self.snapshot.current = slot.operator
-        self._open = {(slot.slot, n): r.program for n, r in numbered if (slot.slot, n) not in self._measured}
-        self._measure(slot.slot, numbered)
-        if not self._open:
-            self.finish(slot.slot, slot.operator, [realized for _, realized in numbered])
-
-    def _realized(self, slot: SlotRecord) -> list[tuple[int, Realized]]:
+    def _stored(self, slot: SlotRecord) -> dict[int, Proposed]:
         """The programs of a slot that can still be made, by their positions in it."""
-        room = self.rooms[slot.operator]
+        space = self.operators[slot.operator].space
         programs = [self._programs.get(slot.operator, record) for record in slot.programs]
-        return [(n, r) for n, p in enumerate(programs) if p is not None and (r := room.space.realize(p)) is not None]
+        made = {n: r for n, p in enumerate(programs) if p is not None and (r := space.realize(p)) is not None}
+        return dict(zip(made, self._proposed(slot.operator, list(made.values())), strict=True))
 
-    # Small things
+    def _proposed(self, key: str, realized: Sequence[Any]) -> list[Proposed]:
+        return proposed(realized, self.operators[key].space.target if self.search.uses_score else None)
 
-    def _spent(self, activity: str, started: float) -> float:
-        seconds = self._clock() - started
-        self.spent(activity, seconds)
-        return seconds
+    # What others see
 
-    def spent(self, activity: str, seconds: float) -> None:
-        """Count the session's time as spent on something."""
-        self.snapshot.split[activity] = self.snapshot.split.get(activity, 0.0) + seconds
+    def _spent(self, activity: str, started: float) -> None:
+        self.snapshot.split[activity] = self.snapshot.split.get(activity, 0.0) + self._clock() - started
 
     def phase(self, phase: str) -> None:
         self.snapshot.phase = phase
-        self._tell("phase", phase=phase)
+        self._emit("phase", phase=phase)
 
     def _latency_changed(self) -> None:
         """Follow the model's latency, from when every operator has one."""
-        if len(self._with_defaults) == len(self.rooms) and (latency := self.tracks.latency) != self.snapshot.latency:
-            self.snapshot.latency = latency
-            self.snapshot.curve.append((self.elapsed, latency))
+        self.snapshot.start_latency = self.history.start_latency
+        if self.history.latency != self.snapshot.latency:
+            self.snapshot.latency = self.history.latency
+            self.snapshot.curve.append((self.elapsed, self.history.latency))
 
-    def _tell(self, kind: str, **data: Any) -> None:
-        snapshot = self.snapshot
-        snapshot.elapsed, snapshot.trials, snapshot.slot = self.elapsed, self.tracks.trials, self._next_slot
-        snapshot.failures = dict(self.tracks.failures)
+    def _emit(self, kind: str, **data: Any) -> None:
+        snapshot, history = self.snapshot, self.history
+        snapshot.elapsed, snapshot.trials, snapshot.slots = self.elapsed, history.trials, history.given_slots
+        snapshot.default_trials = history.default_trials
+        snapshot.failures = dict(history.failures)
         snapshot.remaining = self.budget.remaining(
             snapshot.elapsed, snapshot.trials, snapshot.start_latency, snapshot.latency
         )

@@ -1,8 +1,7 @@
-"""One operator of a session: its space of programs, and what has been measured in it."""
+"""One operator of a session: its space of programs, and which of them have been measured."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,19 +11,17 @@ from slipstream.search.types import Measured
 
 
 @dataclass
-class Room:
+class OperatorTrials:
+    """`measured` has the best result of every program by its identity; infinite if it does not work."""
+
     operator: Operator
     space: Space
     measured: dict[tuple[str, Any], Measured] = field(default_factory=dict)
 
-    def note(self, program: Program, seconds: float, slot: int) -> None:
+    def add(self, program: Program, seconds: float, slot: int) -> None:
         known = self.measured.get(program.identity)
         if known is None or seconds < known.seconds:
             self.measured[program.identity] = Measured(program, seconds, slot)
 
     def known(self) -> list[Measured]:
         return list(self.measured.values())
-
-    def seconds(self, program: Program) -> float:
-        known = self.measured.get(program.identity)
-        return known.seconds if known else math.inf

@@ -50,7 +50,13 @@ class TuningResult:
             factor = self.start_latency / self.latency if self.latency else 1.0
             operators = f"operators {self.start_latency * 1e3:.3f} -> {self.latency * 1e3:.3f} ms ({factor:.2f}x)"
         end = f"after {self.trials} trials in {self.elapsed:.0f} s"
-        return f"{self.model}: {self.end_to_end * 1e3:.3f} ms; {operators} {end}"
+        fallback = f"; {self.fallback}" if self.fallback else ""
+        return f"{self.model}: {self.end_to_end * 1e3:.3f} ms; {operators} {end}{fallback}"
+
+    @property
+    def fallback(self) -> str:
+        """Why the compiled model has the default programs; empty if it has the tuned ones."""
+        return self.snapshot.fallback
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the model first, then its operators, the longest first."""
@@ -75,5 +81,6 @@ class TuningResult:
             "trials": self.trials,
             "failures": self.failures,
             "split": self.split,
+            "fallback": self.fallback,
             "operators": [asdict(operator) for operator in self.operators],
         }

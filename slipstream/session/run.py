@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ _SETTLE_SHARE = 0.1
 
 
 @dataclass
-class Work:
+class SessionRun:
     """One run of a session, from spaces to the artifact."""
 
     directory: SessionDirectory
@@ -53,40 +53,30 @@ class Work:
         from slipstream.graph.operators import extract_operators
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
-        from slipstream.session.families import Kinship
-        from slipstream.session.history import make_tracks
+        from slipstream.session.families import Families, stored_relatives
         from slipstream.session.loop import Session
-        from slipstream.session.operator_trials import Room
+        from slipstream.session.operator_trials import OperatorTrials
         from slipstream.session.winners import best_programs, settle_near_ties
 
         settings = self.settings
-        operators = {o.key: o for o in extract_operators(self.prepared)}
-        space = StockSpace if "own_sketches" in settings.without else Space
-        rooms = {key: Room(o, space(key, o.func, self.target)) for key, o in operators.items()}
-        kinship = Kinship(rooms, settings.families)
-        tracks = make_tracks(
-            {k: o.weight for k, o in operators.items()},
-            {k: o.name for k, o in operators.items()},
-            {k: o.flops for k, o in operators.items()},
-            {key: kinship.similar(key) for key in rooms},
-        )
+        make_space = Space if settings.parts.own_sketches else StockSpace
+        found = extract_operators(self.prepared)
+        operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
-        snapshot = self._snapshot([track.row for track in tracks.by_key.values()])
+        snapshot = self._snapshot()
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
-        self._keep(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in kinship.families])
-        references = {key: reference_text(o.func) for key, o in operators.items()}
-        context = self._context(peak, references)
+        families = Families(operators, settings.families, stored_relatives(operators, self.store, record.hardware))
+        self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
+        context = self._context(peak, {o.key: reference_text(o.func) for o in found})
         made = self.plugins
         with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
-            kinship.find_elders(self.store, record.hardware)
             session = Session(
                 store=self.store,
                 session=record.id,
                 hardware=record.hardware,
-                rooms=rooms,
-                kinship=kinship,
-                tracks=tracks,
+                operators=operators,
+                families=families,
                 measurer=measurer,
                 scheduler=made.scheduler.make(context, **settings.scheduler_options()),
                 search=made.search.make(context),
@@ -97,8 +87,8 @@ class Work:
                 watcher=self.watcher,
                 stop=interrupt.asked,
                 elapsed=self.elapsed_before + time.monotonic() - self.began,
+                reserve=self._reserve,
             )
-            session.reserve = self._reserve(session)
             reason = session.run()
             self.store.update_session(record.id, elapsed=session.elapsed, status="interrupted")
             winners = best_programs(session)
@@ -116,7 +106,7 @@ class Work:
             slot_trials=settings.slot_trials,
             peak_flops=peak_flops,
             threads=1 if settings.deterministic else self.target.threads,
-            without=settings.without,
+            parts=settings.parts,
             population=settings.population,
             generations=settings.generations,
             target=self.target,
@@ -134,38 +124,35 @@ class Work:
         self.store.put_state(self.directory.session, PEAK_FLOPS, 0, repr(peak).encode())
         return peak
 
-    def _keep_bandwidth(self) -> None:
+    def _save_bandwidth(self) -> None:
         """For the report's roofline; once in a session, and at its end, when nothing is being timed."""
-        from slipstream.machine.cpu import measure_bandwidth
+        from slipstream.machine.speed import measure_bandwidth
 
         record = self.store.session(self.directory.session)
         here = self.store.hardware(record.hardware).get("kind") == "cpu" and not any(record.options.get("rpc") or ())
         if here and self.store.state(self.directory.session, BANDWIDTH) is None:
-            self._keep(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
+            self._save(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
 
-    def _keep(self, name: str, value: Any) -> None:
-        """Write down something that only those who look at the session later will ask for."""
+    def _save(self, name: str, value: Any) -> None:
+        """Store something that only those who look at the session later will ask for."""
         self.store.put_state(self.directory.session, name, 0, json.dumps(value).encode())
 
-    def _reserve(self, session: Any) -> Callable[[], float]:
-        """Seconds to keep for the end: settling, and about what building each operator's best program took."""
-
-        def reserve() -> float:
-            if self.budget.seconds is None:
-                return 0.0
-            builds = sum(t.best.build_seconds for t in session.tracks.by_key.values() if t.best is not None)
-            settling = _SETTLE_SHARE * self.budget.seconds
-            return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds + settling))
-
-        return reserve
+    def _reserve(self, session: Any) -> float:
+        """Seconds to leave for the end: settling, and about what building each operator's best program took."""
+        if self.budget.seconds is None:
+            return 0.0
+        fastest = (operator.fastest for operator in session.history.operators.values())
+        builds = sum(trial.build_seconds for trial in fastest if trial is not None)
+        settling = _SETTLE_SHARE * self.budget.seconds
+        return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile the winners, verify, and time the whole model."""
         snapshot = session.snapshot
         end_to_end, note = self._compile(session, winners)
         used = {} if note else winners
-        self._keep(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
-        self._keep_bandwidth()
+        self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
+        self._save_bandwidth()
         if note:
             self._tell("message", snapshot, text=note)
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None
@@ -177,8 +164,8 @@ class Work:
             latency=snapshot.latency,
             end_to_end=end_to_end,
             elapsed=session.elapsed,
-            trials=session.tracks.trials,
-            failures=dict(session.tracks.failures),
+            trials=session.history.trials,
+            failures=dict(session.history.failures),
             operators=tuple(_tuned(row) for row in snapshot.operators if math.isfinite(row.best)),
             curve=tuple(snapshot.curve),
             split=dict(snapshot.split),
@@ -202,10 +189,9 @@ class Work:
             session.snapshot.elapsed = session.elapsed
             self._tell("phase", session.snapshot, phase=session.snapshot.phase, stage=name)
 
-        tuned = {"trials": session.tracks.trials, "sum_of_operators": session.snapshot.latency}
         note, started = "", time.monotonic()
 
-        def write(program: Any) -> None:
+        def write(program: Any, tuned: dict[str, Any]) -> None:
             write_artifact(
                 self.model,
                 lambda: self.prepared,
@@ -218,15 +204,17 @@ class Work:
             )
 
         try:
-            write(schedule_with(winners, self.target))
+            found = {"trials": session.history.trials, "sum_of_operators": session.snapshot.latency}
+            write(schedule_with(winners, self.target), found)
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
-            write(None)
+            write(None, {})
+        session.snapshot.fallback = note
         session.snapshot.split["compile"] = time.monotonic() - started
         return _time_model(self.directory.model, self.target.threads), note
 
-    def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
         measured = sum(1 for _ in self.store.trials(session=self.directory.session))
         return Snapshot(
             session=self.directory.session,
@@ -238,7 +226,7 @@ class Work:
             start_latency=math.inf,
             latency=math.inf,
             curve=[],
-            operators=rows,
+            operators=[],
         )
 
     def _tell(self, kind: str, snapshot: Snapshot, **data: Any) -> None:
@@ -256,7 +244,7 @@ def _measure_peak(target: Target) -> float:
 
         speed = measure_in_child()
         return speed.tensor_flops if target.is_half else speed.flops
-    from slipstream.machine.cpu import measure_peak_flops
+    from slipstream.machine.speed import measure_peak_flops
 
     return measure_peak_flops(target, seconds=0.2)
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from slipstream.diffusion.parts import Parts, PartsError, describe_parts
 from slipstream.errors import SlipstreamError
 
-# What can be left out of a session, and what it does.
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "own_sketches": "sketches and default programs of ours, beside MetaSchedule's; else a random one comes first",
-        "relatives": "programs of similar operators are carried over",
-        "keep": "carrying over: tiles stay, moved to the nearest divisors",
-        "scale": "carrying over: tiles grow with the extent",
-        "random": "some of the posterior's centres are drawn at random",
-        "posterior": "measurements update the distribution that programs are drawn from",
-        "guess": "trees over decisions say which of the drawn programs to measure",
-        "pretraining": "these trees know the relatives' measurements",
-        "followers": "the gain of a family's prior counts what its followers would gain",
-        "news": "a relative's improvement makes an operator worth another slot",
-        "shared_curves": "an operator with few trials borrows its relatives' tuning curves",
-        "potential": "an operator that is slow for its family promises more",
-    }
-)
+PARTS: Mapping[str, str] = MappingProxyType(describe_parts())  # what can be left out of a session, and what it does
 _SCHEDULER_OPTIONS = {"shared_curves": "share_curves", "potential": "heed_potential"}
 
 
@@ -38,16 +23,17 @@ class Settings:
     """`slot_trials` programs are measured in a slot; an operator is left alone after `patience_trials` without gain,
     and after `most_trials` in any case.
 
-    `families` says how operators are grouped. `without` names parts (of `PARTS`) to leave out, to see what each is
-    worth. `population` and `generations` are evolutionary search's. `in_flight` operators have a slot at a time.
-    `deterministic` makes proposals repeatable bit for bit where a search is quicker without.
+    `families` says how operators are grouped. `parts` says which parts of the method are used; by name and in JSON it
+    is `without`, the list of those left out. `population` and `generations` are evolutionary search's. `in_flight`
+    operators have a slot at a time. `deterministic` makes proposals repeatable bit for bit where a search is quicker
+    without.
     """
 
     scheduler: str = "dynatune"
     search: str = "diffusion"
     cost: str = "incremental"
     families: str = "anchor"
-    without: tuple[str, ...] = ()
+    parts: Parts = field(default_factory=Parts)
     slot_trials: int = 8
     patience_trials: int = 64
     most_trials: int | None = None
@@ -58,16 +44,24 @@ class Settings:
     deterministic: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {("without" if k == "parts" else k): (v.left_out if k == "parts" else v) for k, v in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
-        known = {field.name for field in fields(cls)}
+        known = {f.name for f in fields(cls)} - {"parts"}
         settings = cls(**{name: value for name, value in values.items() if name in known})
-        return replace(settings, without=tuple(settings.without))
+        return settings.leaving_out(values.get("without", ()))
+
+    def leaving_out(self, names: object) -> Settings:
+        """The same without the parts of these `names`."""
+        try:
+            return replace(self, parts=Parts.leaving_out(names))
+        except PartsError as error:
+            raise SettingsError(str(error)) from None
 
     def scheduler_options(self) -> dict[str, bool]:
-        return {option: False for part, option in _SCHEDULER_OPTIONS.items() if part in self.without}
+        return {option: False for part, option in _SCHEDULER_OPTIONS.items() if not getattr(self.parts, part)}
 
 
 EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
@@ -82,7 +76,7 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
 # What DynaTune leaves out there: an operator too small to fill a GPU never gets as fast as its relatives, and would be
 # given one slot after another for it. See docs/gpu.md.
-_NOT_ON_GPU = ("potential",)
+_NOT_ON_GPU = {"potential": False}
 
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -130,23 +124,14 @@ def make_settings(
         settings = replace(settings, **PRESETS[preset])
     chosen = {"scheduler": scheduler, "search": search, "cost": cost}
     settings = replace(settings, **{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
-    if unknown := set(others) - {field.name for field in fields(Settings)}:
-        raise SettingsError(f"there is no setting {min(unknown)!r}; choose from the fields of Settings")
-    settings = replace(settings, **others)
-    without = _parts(settings.without)
+    if unknown := set(others) - set(settings.to_json()):
+        raise SettingsError(f"there is no setting {min(unknown)!r}; choose from {', '.join(settings.to_json())}")
+    settings = replace(settings, **{name: value for name, value in others.items() if name != "without"})
+    settings = settings.leaving_out(others.get("without", ()))
     if gpu and settings.scheduler == Settings.scheduler:
-        without = tuple(dict.fromkeys((*without, *_NOT_ON_GPU)))
-    settings = replace(settings, without=without)
+        settings = replace(settings, parts=replace(settings.parts, **_NOT_ON_GPU))
     _check_names(settings)
     return settings
-
-
-def _parts(names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise SettingsError(f"without takes a list of parts, not {names!r}")
-    if unknown := [name for name in names if name not in PARTS]:
-        raise SettingsError(f"there is no part {unknown[0]!r} to leave out; choose from {', '.join(PARTS)}")
-    return tuple(names)
 
 
 def _check_names(settings: Settings) -> None:

@@ -1,71 +1,50 @@
-"""The state of a session as its store tells it; needs neither TVM nor the session to be alive."""
+"""The state of a session as its store has it; needs neither TVM nor the session's process."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 from slipstream.session.budget import budget_of
 from slipstream.session.events import Snapshot
-from slipstream.session.history import make_tracks
-from slipstream.session.records import is_default
-from slipstream.session.settings import Settings
-from slipstream.store import SessionRecord, Store
+from slipstream.session.stored_history import StoredHistory, state_of
+from slipstream.store import Store
 
-
-def state_of(store: Store, record: SessionRecord) -> str:
-    """What the record says, but for what it cannot say: that the session was killed, or is compiling its result."""
-    if record.status == "finished":
-        return "finished"
-    if store.is_owned(record.id):
-        return "running"
-    return "killed" if record.status == "running" else record.status
+__all__ = ["snapshot_of", "state_of"]
 
 
 def snapshot_of(store: Store, session: str) -> Snapshot:
-    """What a watcher would have seen last, as far as the store knows it."""
-    record = store.session(session)
-    weights = store.session_operators(session)
-    known = {key: store.operator(key) for key in weights}
-    tracks = make_tracks(
-        weights,
-        {key: operator.name if operator else key for key, operator in known.items()},
-        {key: operator.flops if operator else 0 for key, operator in known.items()},
-        {},
-    )
-    slots = {slot.slot: slot for slot in store.slots(session)}
-    curve: list[tuple[float, float]] = []
-    last = -1
-    for trial in store.trials(session=session):
-        slot = slots.get(trial.slot if trial.slot is not None else -1)
-        tracks.add(trial, default=slot is not None and is_default(slot) and trial.position == 0)
-        complete = all(track.row.trials for track in tracks.by_key.values())
-        if complete and slot is not None and slot.slot != last and "elapsed" in slot.stats:
-            last = slot.slot
-            curve.append((slot.stats["elapsed"], tracks.latency))
-    for slot in slots.values():
-        if slot.finished and not is_default(slot):
-            tracks.by_key[slot.operator].end_slot(exhausted=not slot.programs)
-    settings = Settings.from_json(record.options.get("settings", {}))
-    for track in tracks.by_key.values():
-        track.state(settings.patience_trials)
-    timed = {slot.operator for slot in slots.values() if is_default(slot) and slot.finished}
-    start, latency = (tracks.start_latency, tracks.latency) if timed >= set(weights) else (math.inf, math.inf)
-    unfinished = [slot for slot in slots.values() if not slot.finished]
-    hardware = store.hardware(record.hardware)
+    """What a watcher would have seen last, as far as the store has it."""
+    found = StoredHistory.of(store, session)
+    record, history = found.record, found.history
+    assert record is not None
+    slots = history.slots
+    at = {trial.slot: (slots[trial.slot].ended, latency) for trial, latency in history.steps}
+    open_slots = [slot for slot in slots.values() if slot.ended is None]
+    start, latency = history.start_latency, history.latency
     return Snapshot(
         session=session,
         model=record.model_name,
-        target=f"{hardware.get('cpu', '?')} ({hardware.get('architecture', '?')}), {hardware.get('threads')} threads",
+        target=_target(found.hardware, record.options.get("dtype", "float32")),
         phase="done" if record.status == "finished" else "tune",
         elapsed=record.elapsed,
-        remaining=budget_of(store, record).remaining(record.elapsed, tracks.trials, start, latency),
+        remaining=budget_of(store, record).remaining(record.elapsed, history.trials, start, latency),
         start_latency=start,
         latency=latency,
-        curve=curve,
-        operators=[track.row for track in tracks.by_key.values()],
-        slot=len(slots),
-        trials=tracks.trials,
-        current=unfinished[-1].operator if unfinished and record.status == "running" else None,
-        failures=dict(tracks.failures),
+        curve=sorted((ended, latency) for ended, latency in at.values() if ended is not None),
+        operators=[operator.row for operator in history.operators.values()],
+        slots=history.given_slots,
+        trials=history.trials,
+        default_trials=history.default_trials,
+        current=open_slots[-1].operator if open_slots and record.status == "running" else None,
+        failures=dict(history.failures),
         split=record.result.get("split", {}),
+        fallback=record.result.get("fallback", ""),
     )
+
+
+def _target(hardware: dict[str, Any], dtype: str) -> str:
+    """As `str` of the target says it."""
+    machine, architecture = hardware.get("machine", "?"), hardware.get("architecture", "?")
+    if hardware.get("kind") == "cuda":
+        return f"{machine} ({architecture})" + (f", {dtype}" if dtype != "float32" else "")
+    return f"{hardware.get('cpu', machine)} ({architecture}), {hardware.get('threads', '?')} threads"

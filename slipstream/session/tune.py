@@ -22,7 +22,7 @@ from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
-from slipstream.session.run import Work
+from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
@@ -94,7 +94,6 @@ def tune(
         chosen = choose(gpu=True)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
-    watcher = _broadcast(callbacks)
     loaded = (
         model
         if isinstance(model, Model)
@@ -111,13 +110,14 @@ def tune(
         "source": loaded.source,
         "load": {"shapes": shapes and {k: list(v) for k, v in shapes.items()}, "constants": constants},
     }
-    prepared = _prepare(loaded, resolved)
+    prepared, warnings = _prepare(loaded, resolved)
+    watcher = _with_messages(_broadcast(callbacks), warnings)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
-        work = Work(
+        run = SessionRun(
             directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0, parts, rpc, rpc_key
         )
-        return work.run()
+        return run.run()
 
 
 def resume(
@@ -161,9 +161,9 @@ def resume(
             limits = _more(Budget.of(budget, trials, until_latency), record, opened)
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
-        prepared = _prepare(loaded, resolved)
-        watcher = _broadcast(callbacks)
-        work = Work(
+        prepared, warnings = _prepare(loaded, resolved)
+        watcher = _with_messages(_broadcast(callbacks), warnings)
+        run = SessionRun(
             folder,
             opened,
             loaded,
@@ -178,7 +178,7 @@ def resume(
             rpc,
             rpc_key,
         )
-        return work.run()
+        return run.run()
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:
@@ -222,13 +222,15 @@ def _default_measurer(rpc: str | None) -> str:
     return "local" if rpc is None else "rpc"
 
 
-def _prepare(model: Model, target: Target) -> Any:
+def _prepare(model: Model, target: Target) -> tuple[Any, list[str]]:
+    """The prepared module, and a warning for each pass that was left out."""
     from slipstream.artifact.compile import tvm_errors
     from slipstream.graph.prepare import prepare
     from slipstream.tvm_bridge.native_output import quiet_native_code
 
     with tvm_errors(model.name), quiet_native_code():
-        return prepare(model.module, target)[0]
+        prepared, reports = prepare(model.module, target)
+    return prepared, [report.warning for report in reports if report.warning]
 
 
 @contextlib.contextmanager
@@ -305,5 +307,17 @@ def _broadcast(callbacks: Sequence[Watcher]) -> Watcher:
             except Exception:
                 alive.remove(callback)
                 logger.exception("a callback failed and is not called again")
+
+    return watch
+
+
+def _with_messages(watcher: Watcher, texts: Sequence[str]) -> Watcher:
+    """The same watcher, given `texts` as messages once the session has started."""
+
+    def watch(event: Event, snapshot: Snapshot) -> None:
+        watcher(event, snapshot)
+        if event.kind == "started":
+            for text in texts:
+                watcher(Event("message", event.elapsed, {"text": text}), snapshot)
 
     return watch

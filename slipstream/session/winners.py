@@ -22,8 +22,8 @@ _MOST_FINALISTS = 3
 def best_programs(session: Session) -> dict[str, Program]:
     """The fastest program measured of each operator that could be measured at all."""
     winners = {}
-    for key, room in session.rooms.items():
-        known = [m for m in room.known() if math.isfinite(m.seconds)]
+    for key, trials in session.operators.items():
+        known = [m for m in trials.known() if math.isfinite(m.seconds)]
         if known:
             winners[key] = min(known, key=lambda m: m.seconds).program
     return winners
@@ -54,38 +54,39 @@ def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program
     deadline = session.elapsed + seconds
     rng = np.random.default_rng(session.settings.seed)
     decided = 0
-    for track in sorted(session.tracks.by_key.values(), key=lambda t: -t.latency if math.isfinite(t.latency) else 0):
+    operators = session.history.operators.values()
+    for operator in sorted(operators, key=lambda o: -o.latency if math.isfinite(o.latency) else 0):
         if settle is None or session.elapsed >= deadline:
-            if (default := _near_default(session, track.key)) is not None:
-                winners[track.key] = default
+            if (default := _near_default(session, operator.key)) is not None:
+                winners[operator.key] = default
             continue
-        finalists = _finalists(session, track.key)
+        finalists = _finalists(session, operator.key)
         if len(finalists) < 2:
             continue
-        session.snapshot.doing = f"comparing {len(finalists)} near-ties of {track.name}"
+        session.snapshot.doing = f"comparing {len(finalists)} near-ties of {operator.name}"
         settled = settle([measurement for measurement, _ in finalists], rng)
         if settled is not None:
-            winners[track.key] = finalists[int(settled.winner.program.label)][1]
+            winners[operator.key] = finalists[int(settled.winner.program.label)][1]
             decided += 1
     return decided
 
 
 def _near_default(session: Session, key: str) -> Program | None:
     """The operator's default program, if what was found is hardly faster."""
-    known = [m for m in session.rooms[key].known() if math.isfinite(m.seconds)]
+    known = [m for m in session.operators[key].known() if math.isfinite(m.seconds)]
     best = min((m.seconds for m in known), default=math.inf)
     near = (m.program for m in known if m.seconds <= best * (1 + _NEAR))
     return next((program for program in near if program.origin == "default"), None)
 
 
 def _finalists(session: Session, key: str) -> list[tuple[Measurement, Program]]:
-    """Who races: the fastest few, and the default program in any case, which must not lose to luck."""
-    room = session.rooms[key]
-    known = sorted((m for m in room.known() if math.isfinite(m.seconds)), key=lambda m: m.seconds)
+    """Who races: the fastest few, and the default program in any case, however slow one measurement of it was."""
+    trials = session.operators[key]
+    known = sorted((m for m in trials.known() if math.isfinite(m.seconds)), key=lambda m: m.seconds)
     near = [m for m in known if m.seconds <= known[0].seconds * (1 + _NEAR)][:_MOST_FINALISTS]
     near += [m for m in known if m.program.origin == "default" and m not in near][:1]
-    realized = [(m, r) for m in near if (r := room.space.realize(m.program)) is not None]
-    # All count as equal here: how fast they are is what the race is to tell.
+    realized = [(m, r) for m in near if (r := trials.space.realize(m.program)) is not None]
+    # All count as equal here: how fast they are is what the race measures.
     return [
         (Measurement(Candidate(key, r.text, str(n)), samples=(known[0].seconds,)), m.program)
         for n, (m, r) in enumerate(realized)

@@ -26,7 +26,7 @@ def add_hardware(db: Database, descriptor: Mapping[str, Any]) -> str:
 def hardware(db: Database, name: str) -> dict[str, Any]:
     row = db.row("SELECT descriptor FROM hardware WHERE digest = ?", (name,))
     if row is None:
-        raise StoreError(f"{db.path} knows no hardware {name}: 'slipstream store stats' lists what it knows")
+        raise StoreError(f"{db.path} has no hardware {name}: 'slipstream store stats' lists what it has")
     found: dict[str, Any] = json.loads(row[0])
     return found
 
@@ -134,6 +134,6 @@ def id_of(db: Database, table: str, name: str) -> int:
     column, how = _NAMES[table]
     row = db.row(f"SELECT id FROM {table} WHERE {column} = ?", (name,))
     if row is None:
-        raise StoreError(f"{db.path} knows no {table} {name}: {how} comes first")
+        raise StoreError(f"{db.path} has no {table} {name}: {how} comes first")
     found: int = row[0]
     return found

@@ -37,17 +37,26 @@ class Database:
         """Open a store for use, creating or upgrading it where that is allowed."""
         check_path(path, create=create and not read_only)
         with plain_errors(path):
-            if read_only:
-                connection = connect_read_only(path)
-                require_current(connection, path)
-            else:
-                connection = _connect_to_write(path)
-                upgrade(connection, path)
+            connection = connect_read_only(path) if read_only else _connect(path, "mode=rwc")
+            try:
+                if read_only:
+                    require_current(connection, path)
+                else:
+                    _prepare_to_write(connection)
+                    upgrade(connection, path)
+            except BaseException:
+                connection.close()
+                raise
         return cls(path, connection)
 
     def close(self) -> None:
         with plain_errors(self.path):
             self.connection.close()
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file's pages."""
+        return int(self.rows("PRAGMA page_count")[0][0]) * int(self.rows("PRAGMA page_size")[0][0])
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -91,7 +100,7 @@ class Database:
 
 
 def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
-    """Open without ever writing, also on a read-only file system or in somebody else's directory.
+    """Open without ever writing, also on a read-only file system or in another user's directory.
 
     A `damaged` file is opened although its pages do not add up, to read those that are left.
     """
@@ -102,16 +111,14 @@ def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connectio
         kept_out = error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
         if not kept_out or (log.exists() and log.stat().st_size):
             raise
-        # SQLite cannot make its shared-memory file here. Without a log nobody is writing, and none is needed.
+        # SQLite cannot make its shared-memory file here. Without a log there is no writer, and none is needed.
         return _connect(path, "mode=ro&immutable=1", damaged)
 
 
-def _connect_to_write(path: Path) -> sqlite3.Connection:
-    connection = _connect(path, "mode=rwc")
+def _prepare_to_write(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    return connection
 
 
 def _connect(path: Path, how: str, damaged: bool = False) -> sqlite3.Connection:

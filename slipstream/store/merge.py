@@ -1,4 +1,4 @@
-"""Taking over what other stores know. A trial that is here already is not taken twice; hardware stays apart."""
+"""Copying the contents of other stores. A trial that is here already is not taken twice; hardware stays apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merge(target: Store, path: Path) -> Merged:
             if trials.is_known(db, trial):
                 known += 1
                 continue
-            # A session that both know may have gone on differently here: its slot numbers mean something else.
+            # A session that both stores have may have been resumed here: its slot numbers mean something else.
             elsewhere = trial.session not in new
             trials.append(db, replace(trial, session=None, slot=None, position=None) if elsewhere else trial)
             added += 1

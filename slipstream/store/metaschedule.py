@@ -3,7 +3,7 @@
 A workload is `[hash, module]`, the module's JSON after its length in eight bytes, both in base64; a record is
 `[workload's line, [trace, run_secs, target, args_info]]`. TVM computes the hashes anew when it reads them, as they
 differ between platforms, so we write 0. How a trace becomes a sketch with decisions, and back, is the caller's to
-say: this file knows no TVM.
+say: this file imports no TVM.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def export_metaschedule(
 ) -> Transferred:
     """Write the trials of one piece of hardware, failures as MetaSchedule's "no time", all or nothing.
 
-    `target` is the TVM target as a dictionary; MetaSchedule knows hardware by nothing else.
+    `target` is the TVM target as a dictionary; MetaSchedule describes hardware by nothing else.
     """
     operators = written = skipped = 0
     reason = ""
@@ -166,7 +166,7 @@ def _new_files(directory: Path, names: tuple[str, ...]) -> Iterator[list[TextIO]
 
 
 def _write_line(file: TextIO, value: Any) -> None:
-    # TVM's reader knows no \u escapes.
+    # TVM's reader does not support \u escapes.
     file.write(f"{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n")
 
 

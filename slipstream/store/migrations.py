@@ -105,7 +105,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path, newest: int) ->
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > newest:
         raise StoreVersionError(
-            f"{path} was written by a newer Slipstream (store version {found}, this one knows {newest}): upgrade it"
+            f"{path} was written by a newer Slipstream (store version {found}, this one reads {newest}): upgrade it"
         )
     return found
 

@@ -2,95 +2,70 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shlex
 import socket
-import struct
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slipstream.store.errors import SessionBusyError, StoreError, StoreReadOnlyError
+from filelock import FileLock, Timeout, lock_descriptor
 
-# A record lock (fcntl) is not inherited by forked workers, so that one that outlives its killed parent does not
-# keep the session. The price: it does not tell two owners in one process apart, and this does.
-_owned_here: set[Path] = set()
+from slipstream.store.errors import SessionBusyError, StoreReadOnlyError
 
-# Linux's struct flock: type, whence, start, length, process id.
-_FLOCK = "hhqqi0q"
+# `is_owned` holds a free lock for microseconds; `own` tries again that long, so that asking keeps no owner out.
+_TRY_SECONDS, _POLL_SECONDS = 0.2, 0.01
 
 
 @contextmanager
 def own(store: Path, session: str) -> Iterator[None]:
-    """Hold the session until the block ends; SessionBusyError names whoever holds it already."""
+    """Hold the session until the block ends; SessionBusyError names whoever holds it already.
+
+    Forked children do not inherit the lock: a worker that outlives its killed parent does not keep the session.
+    """
     path = _lock_file(store, session)
-    if path in _owned_here:
-        raise SessionBusyError(f"this process works on session {session} already: close it first")
-    descriptor, owner = _lock(path, session), os.getpid()
-    _owned_here.add(path)
+    lock = FileLock(
+        path,
+        timeout=_TRY_SECONDS,
+        poll_interval=_POLL_SECONDS,
+        mode=0o644,
+        fallback_to_soft=False,
+        on_acquired=_describe_owner,
+    )
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SessionBusyError(_who_owns(path, session)) from None
+    except OSError as error:
+        raise StoreReadOnlyError(
+            f"cannot lock session {session}: {path} cannot be locked ({error.strerror}); work on a copy"
+        ) from error
+    owner = os.getpid()
     try:
         yield
     finally:
-        # A forked child that leaves by this way owns nothing.
-        if os.getpid() == owner:
-            _owned_here.discard(path)
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            os.close(descriptor)
+        if os.getpid() == owner:  # a forked child that leaves by this way owns nothing
+            path.unlink(missing_ok=True)
+            lock.release()
 
 
 def is_owned(store: Path, session: str) -> bool:
-    """Whether a process works on the session. Only asks: an owner who begins meanwhile is never kept out."""
-    path = _lock_file(store, session)
-    if path in _owned_here:
-        return True  # and opening and closing the file would give our own lock up
+    """Whether a process works on the session; needs no permission to write."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(_lock_file(store, session), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return not lock_descriptor(descriptor, blocking=False)
     finally:
         os.close(descriptor)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
 def _lock_file(store: Path, session: str) -> Path:
     return store.resolve().with_name(f"{store.name}.{session}.lock")
-
-
-def _lock(path: Path, session: str) -> int:
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreReadOnlyError(
-                f"cannot lock session {session}: {path} cannot be written ({error.strerror}); work on a copy"
-            ) from error
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _still_there(path, descriptor):
-                _describe_owner(descriptor)
-                return descriptor
-        except (BlockingIOError, PermissionError):
-            raise SessionBusyError(f"session {session} is being worked on by {_owner(descriptor)}") from None
-        except OSError as error:
-            os.close(descriptor)
-            raise StoreError(f"cannot lock session {session} with {path}: {error.strerror}") from error
-        os.close(descriptor)
-
-
-def _still_there(path: Path, descriptor: int) -> bool:
-    """False if the previous owner removed the file between our opening and locking it."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _describe_owner(descriptor: int) -> None:
@@ -100,16 +75,15 @@ def _describe_owner(descriptor: int) -> None:
     os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 
 
-def _owner(descriptor: int) -> str:
-    """Who holds the lock, in words; the file is read just before it is closed."""
+def _who_owns(path: Path, session: str) -> str:
     try:
-        owner = json.loads(os.pread(descriptor, 65536, 0))
+        owner = json.loads(path.read_text())
+        if (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname()):
+            return f"this process works on session {session} already: close it first"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner["since"]))
         return (
-            f"process {owner['pid']} on {owner['host']} since {since} ({owner['command']}): "
-            "wait for it, or stop it and try again"
+            f"session {session} is being worked on by process {owner['pid']} on {owner['host']} since {since} "
+            f"({owner['command']}): wait for it, or stop it and try again"
         )
-    except (ValueError, KeyError, TypeError):
-        return "another process, which is just starting: try again"
-    finally:
-        os.close(descriptor)
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"session {session} is being worked on by another process, which is just starting or ending: try again"

@@ -1,4 +1,7 @@
-"""Making a store smaller: only the best programs of each operator on each piece of hardware stay."""
+"""Making a store smaller: of the trials that belong to no session only the best programs' stay.
+
+Status and report of a session read all of its trials, and so does resuming it: none of them goes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from dataclasses import dataclass
 from slipstream.store.store import Store
 
 # The fastest trial of each program, ranked among those of its operator and hardware. SQLite takes the other
-# columns beside a min() from the row where the minimum is. Sessions that may go on keep all they have.
+# columns beside a min() from the row where the minimum is.
 _GOING = """
 CREATE TEMP TABLE going AS
 SELECT id FROM trial
-WHERE (session IS NULL OR session IN (SELECT id FROM session WHERE status = 'finished'))
+WHERE session IS NULL
     AND id NOT IN (
         SELECT id FROM (
             SELECT id, row_number() OVER (PARTITION BY hardware, operator ORDER BY median, id) AS place
@@ -33,9 +36,9 @@ class Pruned:
 
 
 def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
-    """Keep the best `keep` programs of each operator on each hardware, and all trials of unfinished sessions."""
+    """Keep the best `keep` programs of each operator on each hardware, and all trials of sessions."""
     db = store.database
-    before = _size(store)
+    before = db.bytes
     db.execute("DROP TABLE IF EXISTS temp.going")
     db.execute(_GOING, (keep,))
     (going,) = db.rows("SELECT count(*) FROM going")[0]
@@ -49,10 +52,4 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
             )
         db.execute("VACUUM")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return Pruned(going, total - going, before, _size(store))
-
-
-def _size(store: Store) -> int:
-    (pages,) = store.database.rows("PRAGMA page_count")[0]
-    (page,) = store.database.rows("PRAGMA page_size")[0]
-    return int(pages) * int(page)
+    return Pruned(going, total - going, before, db.bytes)

@@ -1,4 +1,4 @@
-"""Saving what can be read of a damaged store: row by row, around the pages that are gone."""
+"""Saving what can be read of a damaged store: row by row, around unreadable pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE = 5_000
 
 @dataclass(frozen=True)
 class Salvaged:
-    """Rows saved by table, and rows left out because they make no sense: garbled, or about something that is lost."""
+    """Rows saved by table, and rows left out: unreadable ones, and those that refer to an unreadable row."""
 
     rows: dict[str, int]
     dropped: int
@@ -57,7 +57,7 @@ def _copy(source: sqlite3.Connection, damaged: Path, database: Database) -> Salv
 
 
 def _rows(source: sqlite3.Connection, table: str, columns: list[str], largest: int) -> Iterator[tuple[Any, ...]]:
-    """All rows that can be read: a range of row numbers that fails is halved until only the lost rows fail."""
+    """All rows that can be read: a range of row numbers that fails is halved until only unreadable rows fail."""
     # NOT INDEXED: a damaged index must not hide a sound table.
     sql = f"SELECT rowid, {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
     last = _last_row(source, table)

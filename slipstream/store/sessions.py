@@ -1,4 +1,4 @@
-"""Sessions: what was asked, what was proposed in each slot, and what must be known to go on after an end."""
+"""Sessions: what was asked, what was proposed in each slot, and what is needed to resume."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sessions(db: Database) -> list[SessionRecord]:
 def session(db: Database, name: str) -> SessionRecord:
     row = db.row(f"{_SELECT} WHERE session.name = ?", (name,))
     if row is None:
-        raise StoreError(f"{db.path} knows no session {name}: 'slipstream store stats {db.path}' lists them")
+        raise StoreError(f"{db.path} has no session {name}: 'slipstream store stats {db.path}' lists them")
     return _record(row)
 
 

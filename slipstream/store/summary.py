@@ -38,7 +38,6 @@ def summarise(store: Store) -> Summary:
         "LEFT JOIN trial ON trial.hardware = hardware.id GROUP BY hardware.id ORDER BY hardware.id"
     )
     failures = rows("SELECT failure, count(*) FROM trial WHERE failure IS NOT NULL GROUP BY failure ORDER BY 2 DESC, 1")
-    (pages,), (page,) = rows("PRAGMA page_count")[0], rows("PRAGMA page_size")[0]
     return Summary(
         models=[name for (name,) in rows("SELECT name FROM model ORDER BY id")],
         sessions=dict(rows("SELECT status, count(*) FROM session GROUP BY status ORDER BY status")),
@@ -49,5 +48,5 @@ def summarise(store: Store) -> Summary:
         hardware=[
             HardwareSummary(digest, json.loads(text), operators, trials) for digest, text, operators, trials in hardware
         ],
-        bytes=pages * page,
+        bytes=store.database.bytes,
     )

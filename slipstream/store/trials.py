@@ -74,7 +74,7 @@ def append(db: Database, trial: TrialRecord) -> int:
 
 
 def _storable(message: str) -> str:
-    """A compiler's output may hold anything; no trial is lost over a byte that is not text."""
+    """A compiler's output may hold anything; a byte that is not text must not make a trial unstorable."""
     return message.encode(errors="replace").decode()
 
 

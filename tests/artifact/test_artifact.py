@@ -10,25 +10,37 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+import tvm
+from onnx import TensorProto, helper
 
 import slipstream
 from slipstream.artifact.manifest import Manifest
+from slipstream.artifact.runtime import check_indices
 from slipstream.errors import ArtifactError, InputError, VerificationError
 from slipstream.frontends import random_inputs, zoo
+from slipstream.frontends.inputs import TensorSpec
 from slipstream.frontends.model import Model
-from tests.conftest import small_model
+from tests.conftest import embedding_model, small_model
 
 
 @pytest.fixture(scope="module")
 def image() -> np.ndarray:
     return np.random.default_rng(7).standard_normal((1, 3, 32, 32)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def small_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`small_model`, compiled once. Do not change it: copy it."""
+    directory = tmp_path_factory.mktemp("artifacts") / "small"
+    slipstream.compile(small_model(), directory)
+    return directory
 
 
 def run_in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -122,16 +134,7 @@ def test_loading_needs_no_compiler_and_no_frontend(tiny_artifact: Path) -> None:
 
 
 def test_integer_inputs_stay_in_the_range_of_their_table_and_outside_is_refused(tmp_path: Path) -> None:
-    table = numpy_helper.from_array(np.arange(22, dtype=np.float32).reshape(11, 2), "table")
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        "embedding",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 2])],
-        [table],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    result = slipstream.compile(proto, tmp_path / "embedding")
+    result = slipstream.compile(embedding_model(), tmp_path / "embedding")
     (spec,) = result.manifest.inputs
     assert spec.limit == 11
     drawn = np.concatenate([random_inputs((spec,), np.random.default_rng(s))["ids"].ravel() for s in range(50)])
@@ -141,9 +144,22 @@ def test_integer_inputs_stay_in_the_range_of_their_table_and_outside_is_refused(
         slipstream.load(tmp_path / "embedding")(np.full((1, 5), 11))
 
 
-def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["numpy", "torch", "tvm"])
+def test_indices_are_checked_whatever_holds_them(library: str) -> None:
+    """A tensor of TVM's is what one on a GPU becomes before it is used."""
+    makers = {"numpy": np.asarray, "tvm": tvm.runtime.tensor}
+    make = makers[library] if library in makers else pytest.importorskip("torch").from_numpy
+    spec = TensorSpec("ids", (1, 3), "int64", 11)
+    check_indices(spec, make(np.array([[-11, 0, 10]])))
+    check_indices(replace(spec, limit=None), make(np.array([[99, 99, 99]])))
+    for wrong in (11, -12):
+        with pytest.raises(InputError, match="table of 11 rows"):
+            check_indices(spec, make(np.array([[0, wrong, 0]])))
+
+
+def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(small_artifact: Path, tmp_path: Path) -> None:
     model = slipstream.load_model(small_model())
-    slipstream.compile(model, tmp_path / "out")
+    shutil.copytree(small_artifact, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").read_text()
 
     class OffByALittle:
@@ -161,9 +177,9 @@ def test_a_wrong_result_fails_the_compile_and_keeps_the_previous_artifact(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_recompiling_replaces_the_artifact_as_a_whole(tmp_path: Path) -> None:
+def test_recompiling_replaces_the_artifact_as_a_whole(small_artifact: Path, tmp_path: Path) -> None:
     x = np.full((1, 3, 8, 8), 9.0, np.float32)
-    slipstream.compile(small_model(), tmp_path / "out")
+    shutil.copytree(small_artifact, tmp_path / "out")
     first = slipstream.load(tmp_path / "out")
     assert first(x)[0].max() > 1.0
     slipstream.compile(small_model(op="Sigmoid"), tmp_path / "out")
@@ -172,8 +188,10 @@ def test_recompiling_replaces_the_artifact_as_a_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(tmp_path: Path) -> None:
-    slipstream.compile(small_model(), tmp_path / "out")
+def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(
+    small_artifact: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(small_artifact, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").read_text()
     script = (
         "import sys, os, signal\n"
@@ -227,6 +245,20 @@ def test_an_artifact_for_another_machine_is_refused(
         slipstream.load(foreign)
 
 
+@pytest.mark.parametrize("library", ["/usr/lib/libm.so", "../broken/model.so", "..", "", "sub/model.so", None])
+def test_a_library_outside_of_the_artifact_is_refused(tiny_artifact: Path, tmp_path: Path, library: str | None) -> None:
+    """Even one whose checksum is right; a manifest without checksums is refused as well."""
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_artifact, broken)
+    manifest = json.loads((broken / "manifest.json").read_text())
+    shutil.copy(broken / manifest["library"], broken / "model.so")
+    sums = {} if library is None else {library: manifest["checksums"][manifest["library"]]}
+    changed = {"library": manifest["library"] if library is None else library, "checksums": sums}
+    (broken / "manifest.json").write_text(json.dumps({**manifest, **changed}))
+    with pytest.raises(ArtifactError, match=r"manifest.json is damaged .*(not a file of|checksums)"):
+        slipstream.load(broken)
+
+
 def test_compiling_for_an_older_cpu_uses_none_of_the_newer_instructions(tmp_path: Path) -> None:
     baseline = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[os.uname().machine]
     result = slipstream.compile(small_model(), tmp_path / "old", target=baseline)
@@ -248,13 +280,14 @@ def test_no_process_and_no_temporary_file_outlives_the_user(tmp_path: Path) -> N
     script = (
         "import slipstream, subprocess, sys, os\n"
         "from slipstream.frontends import sandbox\n"
-        "slipstream.compile('zoo:tiny_cnn', sys.argv[1])\n"
+        "slipstream.compile(sys.argv[2], sys.argv[1])\n"
         "print(sandbox._worker._process.pid)\n"
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
+    onnx.save(small_model(batch=1), tmp_path / "small.onnx")
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "out")],
+        [sys.executable, "-c", script, str(tmp_path / "out"), str(tmp_path / "small.onnx")],
         capture_output=True,
         text=True,
         env={**os.environ, "TMPDIR": str(scratch)},

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import slipstream
 from slipstream.artifact import bench
 from slipstream.artifact.bench import OURS, BaselineError, _ratio, _timing, interleave
 from slipstream.statistics import median_ranks
@@ -25,7 +24,7 @@ def test_contenders_alternate_and_the_ratio_is_found() -> None:
 
         return run
 
-    blocks = interleave({OURS: contender("a", 0.002), "other": contender("b", 0.006)}, 2.5, np.random.default_rng(0))
+    blocks = interleave({OURS: contender("a", 0.002), "other": contender("b", 0.006)}, 1.0, np.random.default_rng(0))
     assert order.count("a") >= 5
     assert order.count("b") >= 5
     ratio = _ratio("other", blocks[OURS], blocks["other"])
@@ -48,16 +47,17 @@ def test_interval_ranks_stay_inside_small_samples() -> None:
         assert 0 <= low <= high < count
 
 
-def test_what_another_runtime_raises_is_one_line_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_runtime_raises_is_one_line_with_a_remedy(
+    tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(name: str, *_: object) -> object:
         def run() -> None:
             raise RuntimeError("backend='inductor' raised:\nshapes do not match\n\n")
 
         return run
 
-    slipstream.compile("zoo:tiny_cnn", tmp_path / "out")
     monkeypatch.setattr(bench, "baseline", failing)
     with pytest.raises(BaselineError) as error:
-        bench.bench(tmp_path / "out", against=["torch.compile"], seconds=0.1)
+        bench.bench(tiny_artifact, against=["torch.compile"], seconds=0.1)
     assert str(error.value) == "torch.compile cannot run this model (shapes do not match): leave it out of --against"
     assert error.value.name == "torch.compile"

@@ -22,7 +22,7 @@ from benchmarks.dynatune.record import is_recorded, points
 from slipstream.plugins import Context
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
-from slipstream.session.history import Track
+from slipstream.session.history import OperatorHistory, Slot, Trial
 from slipstream.session.records import DEFAULTS
 from slipstream.session.settings import Settings, SettingsError, make_settings
 from slipstream.store import ProgramRecord, SlotRecord, TrialRecord
@@ -186,11 +186,11 @@ def test_the_recorder_ends_an_operator_by_its_trials_alone() -> None:
     settings = make_settings(others={"most_trials": 3, "families": "none"})
     assert (settings.most_trials, settings.families) == (3, "none")
     assert Settings.from_json(settings.to_json()) == settings
-    track = Track("op", "op", 1, 1)
-    track.add(trial(0, 1.0), default=True)
+    operator = OperatorHistory("op", "op", 1, 1)
+    operator.add(Trial("op", 0, 0, 1.0), Slot(0, "op", default=True))
     for count in range(1, 4):
-        track.add(trial(1, 1.0), default=False)
-        assert track.state(1000, settings.most_trials).finished == (count == 3)
+        operator.add(Trial("op", 1, 0, 1.0), Slot(1, "op"))
+        assert operator.is_finished(1000, settings.most_trials) == (count == 3)
     with pytest.raises(SettingsError, match="no setting 'slot_trails'"):
         make_settings(others={"slot_trails": 3})
 

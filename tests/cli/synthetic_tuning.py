@@ -95,7 +95,7 @@ class SyntheticTuning:
         snapshot = self.snapshot
         while snapshot.operators and snapshot.elapsed < 0.9 * self._seconds:
             row = min(snapshot.operators, key=lambda row: (row.slots + self._random.random()) / (row.weight * row.best))
-            snapshot.slot += 1
+            snapshot.slots += 1
             snapshot.current = row.key
             self._tell("slot", operator=row.key)
             for trial in range(_SLOT_TRIALS):

@@ -130,7 +130,10 @@ MISTAKES = {
         "bench artifact --against tensorflow", "unknown baseline 'tensorflow'", needs_artifact=True
     ),
     "model gone": Mistake(
-        "bench artifact --against onnxruntime", "is gone", lambda d: _manifest(d, source="/gone/m.onnx"), True
+        "bench artifact --against onnxruntime",
+        "not there any more",
+        lambda d: _manifest(d, source="/gone/m.onnx"),
+        True,
     ),
     "model changed": Mistake(
         "bench artifact --against onnxruntime", "is not the model", lambda d: _manifest(d, fingerprint="0"), True

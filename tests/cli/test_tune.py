@@ -21,6 +21,7 @@ from tests.cli.test_bad_input import SLIPSTREAM, slipstream_command
 from tests.conftest import small_model
 
 OPERATORS = 7
+pytestmark = pytest.mark.usefixtures("ordinary_signals")
 QUICK = ("--effort", "quick")
 
 

@@ -404,7 +404,7 @@ def test_a_log_has_a_line_for_everything_worth_one() -> None:
     assert lines[0] == "   0:00  tuning resnet18 for llvm -mcpu=cascadelake -num-cores=2, 21 operators, 1:00 left"
     assert [line.split()[1] for line in lines if len(line.split()) == 2] == ["defaults", "tune", "compile", "verify"]
     slots = [line for line in lines if " slot " in line]
-    assert len(slots) == snapshot.slot
+    assert len(slots) == snapshot.slots
     pattern = (
         r" +0:\d\d  slot 1: \S.* [\d.]+ .s \(\d\.\d\dx this slot, .* in all\), model [\d.]+ ms \(.*x\), 0:\d\d left"
     )
@@ -505,7 +505,7 @@ def _gained(key: str, start: float, best: float, weight: int = 1) -> OperatorPro
 def test_the_result() -> None:
     rows = [_gained("a", 2e-3, 1e-3), _gained("b", 1e-3, 0.5e-3, weight=4), _gained("c", math.inf, 1e-3)]
     rows += [_gained("d", 1e-3, 1e-3)]
-    snapshot = new_snapshot(rows, start_latency=8e-3, latency=5e-3, elapsed=300.0, trials=640, slot=20)
+    snapshot = new_snapshot(rows, start_latency=8e-3, latency=5e-3, elapsed=300.0, trials=640, slots=20)
     text = _result(snapshot, width=60, end_to_end=5.2e-3, against={"onnx[runtime]": 7.8e-3})
     assert "resnet18  5:00, 640 trials in 20 slots" in text
     assert re.search(r"start +8\.000 ms\s*\n.*best +5\.000 ms +1\.60x as fast", text)

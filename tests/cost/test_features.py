@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 
 import numpy as np
-import pytest
 import tvm
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from tvm import te
 
-from slipstream.cost import CostModelError, Example
-from slipstream.cost.features import WIDTH, extract, pack, unpack
+from slipstream.cost import Example
+from slipstream.cost.features import WIDTH, extract
 from slipstream.cost.metaschedule import MetaSchedule
 from slipstream.machine.target import resolve_target
 from slipstream.tvm_bridge.intrinsics import import_intrinsics, quick_inspect_stack
@@ -59,7 +56,6 @@ def test_features_of_a_program_are_always_the_same() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert len({rows.tobytes() for rows in first}) > 10
     assert extract([], target) == []
-    assert max(len(pack(rows)) for rows in first) < 1000
 
 
 def test_the_quick_stack_has_the_same_frames() -> None:
@@ -70,18 +66,6 @@ def test_the_quick_stack_has_the_same_frames() -> None:
     slow = inspect.stack()
     assert [(f.filename, f.function) for f in quick] == [(f.filename, f.function) for f in slow]
     assert [f.lineno for f in quick[1:]] == [f.lineno for f in slow[1:]]
-
-
-@given(st.integers(0, 5), st.integers(0, 2**32))
-def test_packing_loses_nothing(stores: int, seed: int) -> None:
-    rows = np.random.default_rng(seed).standard_normal((stores, WIDTH)).astype(np.float32)
-    assert np.array_equal(unpack(pack(rows)), rows)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"nonsense", pack(np.ones((1, WIDTH + 1), np.float32))])
-def test_what_is_not_packed_features_is_refused(damaged: bytes) -> None:
-    with pytest.raises(CostModelError, match="not packed features"):
-        unpack(damaged)
 
 
 def test_metaschedule_ranks_as_tvm_does() -> None:

@@ -50,28 +50,42 @@ def check_against_torch(directory: Path, net: Net, example: tuple) -> None:
         np.testing.assert_allclose(torch.from_dlpack(mine).numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_module_exported_program_and_saved_program(net: Net, example: tuple, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def program(net: Net, example: tuple) -> torch.export.ExportedProgram:
+    return torch.export.export(net.eval(), example)
+
+
+@pytest.fixture(scope="module")
+def from_file(
+    program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory
+) -> slipstream.CompileResult:
+    """The saved program, compiled once for this file of tests."""
+    folder = tmp_path_factory.mktemp("export")
+    torch.export.save(program, folder / "net.pt2")
+    return slipstream.compile(folder / "net.pt2", folder / "out")
+
+
+def test_a_module_is_compiled_as_it_is(net: Net, example: tuple, tmp_path: Path) -> None:
     net.train()
-    from_module = slipstream.compile(net, tmp_path / "module", example_inputs=example)
+    result = slipstream.compile(net, tmp_path / "module", example_inputs=example)
     assert net.training, "compiling must not change the user's module"
-    program = torch.export.export(net.eval(), example)
-    torch.export.save(program, tmp_path / "net.pt2")
-    from_program = slipstream.compile(program, tmp_path / "program")
-    from_file = slipstream.compile(tmp_path / "net.pt2", tmp_path / "file")
-    for result in (from_module, from_program, from_file):
-        assert result.verification is not None
-        assert result.verification.reference == "torch"
-        check_against_torch(result.directory, net, example)
-    assert from_program.manifest.fingerprint == from_file.manifest.fingerprint
+    assert result.verification is not None
+    assert result.verification.reference == "torch"
+    check_against_torch(result.directory, net, example)
+
+
+def test_a_saved_program_is_the_exported_one(
+    net: Net, example: tuple, program: torch.export.ExportedProgram, from_file: slipstream.CompileResult
+) -> None:
+    check_against_torch(from_file.directory, net, example)
+    assert slipstream.load_model(program).fingerprint == from_file.manifest.fingerprint
     assert [spec.limit for spec in from_file.manifest.inputs] == [None, 13]
 
 
-def test_bench_of_a_saved_program_against_torch(net: Net, example: tuple, tmp_path: Path) -> None:
+def test_bench_of_a_saved_program_against_torch(from_file: slipstream.CompileResult) -> None:
     from slipstream.artifact.bench import bench
 
-    torch.export.save(torch.export.export(net.eval(), example), tmp_path / "net.pt2")
-    slipstream.compile(tmp_path / "net.pt2", tmp_path / "out")
-    result = bench(tmp_path / "out", against=["torch"], seconds=0.5)
+    result = bench(from_file.directory, against=["torch"], seconds=0.5)
     assert [timing.name for timing in result.timings] == ["slipstream", "torch"]
 
 

@@ -77,6 +77,8 @@ def test_is_valid_onnx_with_a_symbolic_batch(built: Built) -> None:
 
 
 def test_runs_with_sane_results(built: Built) -> None:
+    if built.name == "vgg19":
+        pytest.skip("vgg16 is made of the same layers")
     for result in run(built.model):
         assert result.shape[0] == 2
         assert np.isfinite(result).all()

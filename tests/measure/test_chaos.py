@@ -78,6 +78,7 @@ OWNER = """
 """
 
 
+@pytest.mark.usefixtures("ordinary_signals")
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_after_ctrl_c_or_kill(blow: signal.Signals, places: Path) -> None:
     owner = subprocess.Popen(

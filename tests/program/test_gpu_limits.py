@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.program.decisions import IllegalDecisionError, perturb
+from slipstream.diffusion.posterior import Centre, Posterior
+from slipstream.program.decisions import IllegalDecisionError
 from slipstream.program.gpu_limits import GpuLimits
 from slipstream.program.space import Program, Space
 from tests.gpu import operators, some_gpu
@@ -45,9 +46,8 @@ def test_what_cannot_be_launched_is_refused_by_both(space: Space, request: pytes
     rng = np.random.default_rng(1)
     refused = 0
     for example, limits in _tiled(space):
-        program = space.draw(rng, [example])
-        for _ in range(200):
-            decisions = perturb(limits.points, program.decisions, rng, changes=6)
+        start = space.draw(rng, [example]).decisions
+        for decisions, _ in Posterior(limits.points, [Centre(start, 1.0, "")], spread=0.9).sample(200, rng):
             usage = limits.usage(decisions)
             if usage.threads > limits.most_threads or usage.shared_bytes > limits.shared_bytes:
                 refused += 1
@@ -63,7 +63,7 @@ def test_many_at_once_are_judged_as_one_by_one() -> None:
     rng = np.random.default_rng(2)
     for example, limits in _tiled(space):
         start = space.draw(rng, [example]).decisions
-        many = [perturb(limits.points, start, rng, changes=2) for _ in range(200)]
+        many = [moved for moved, _ in Posterior(limits.points, [Centre(start, 1.0, "")]).sample(200, rng)]
         allowed = limits.allowed(many)
         assert 0 < allowed.sum() < len(many)
         for decisions, fits in zip(many, allowed, strict=True):

@@ -11,6 +11,7 @@ import tvm
 
 from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
+from slipstream.diffusion.posterior import Centre, Posterior
 from slipstream.errors import TargetError, VerificationError
 from slipstream.frontends import load_model
 from slipstream.graph.build import apply_programs, build, prepare_for_cuda
@@ -18,7 +19,6 @@ from slipstream.graph.operators import Operator
 from slipstream.graph.prepare import prepare
 from slipstream.machine.target import resolve_target
 from slipstream.measure.lowering import generate_library, lower
-from slipstream.program.decisions import perturb
 from slipstream.program.gpu_sketches import multiplies_halves
 from slipstream.program.space import Program, Space
 from slipstream.tvm_bridge.intrinsics import WMMA
@@ -76,8 +76,7 @@ def test_limits_refuse_no_program_that_tvm_accepts() -> None:
         limits = space.limits(example.sketch)
         assert limits is not None
         start = space.draw(rng, [example]).decisions
-        for _ in range(3):
-            decisions = perturb(limits.points, start, rng, changes=3)
+        for decisions, _ in Posterior(limits.points, [Centre(start, 1.0, "")]).sample(3, rng):
             usage = limits.usage(decisions)
             assert usage.threads % 32 == 0
             realized = unaware.realize(Program(space.key, example.sketch, decisions))

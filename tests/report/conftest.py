@@ -28,9 +28,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[slipstream.TuningRe
     return result, events
 
 
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with run_browser(tmp_path_factory.mktemp("profile")) as running:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not for the whole run: while it is open, no other test of this thread could use asyncio."""
+    with run_browser() as running:
         yield running
 
 

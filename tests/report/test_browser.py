@@ -20,24 +20,19 @@ PHONE, DESK = (390, 844), (1280, 900)
 
 
 def opened(
-    browser: Browser,
-    directory: Path,
-    tmp_path: Path,
-    size: tuple[int, int] = DESK,
-    theme: str = "light",
-    measured: bool = False,
+    browser: Browser, directory: Path, tmp_path: Path, size: tuple[int, int] = DESK, theme: str = "light"
 ) -> Page:
-    """The report of a session in a new tab; `measured` counts the processor time its work takes."""
+    """The report of a session in a new tab."""
+    page = browser.page(size, theme)
+    show(page, directory, tmp_path)
+    return page
+
+
+def show(page: Page, directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(report_page(session_structure(directory)), encoding="utf-8")
-    page = browser.page()
-    page.resize(*size)
-    page.prefer(theme)
-    if measured:
-        page.call("Performance.enable", timeDomain="threadTicks")
-    page.open(file.as_uri())
+    page.tab.goto(file.as_uri())
     page.until("!!window.slipstream")
-    return page
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -95,12 +90,12 @@ def test_hovering_tells_the_value(browser: Browser, tuned: Any, tmp_path: Path) 
         f"""(() => {{ const plot = window.slipstream.charts.latency.plot, box = plot.over.getBoundingClientRect();
         return [box.left + plot.valToPos({(start + end) / 2}, "x"), box.top + box.height / 2] }})()"""
     )
-    page.move(x, y)
+    page.tab.mouse.move(x, y)
     page.until("!document.getElementById('tip').hidden")
     said = page.run("document.getElementById('tip').textContent")
     assert structure["operators"][operator]["name"] in said
     assert "ms" in said
-    page.move(2, 2)
+    page.tab.mouse.move(2, 2)
     page.until("document.getElementById('tip').hidden")
 
 
@@ -108,27 +103,27 @@ def test_filter_sort_and_keyboard(browser: Browser, tuned: Any, tmp_path: Path) 
     structure = session_structure(tuned[0].directory)
     page = opened(browser, tuned[0].directory, tmp_path)
     names = "[...document.querySelectorAll('#operators .name .text')].map((name) => name.textContent)"
-    page.click("#filter")
-    page.type("conv2d 1x1")
+    page.tab.click("#filter")
+    page.tab.keyboard.type("conv2d 1x1")
     wanted = {o["name"] for o in structure["operators"] if "conv2d" in o["name"] and "1x1" in o["name"]}
     assert wanted
     assert set(page.run(names)) == wanted
     page.run(
         "(() => { const f = document.getElementById('filter'); f.value = ''; f.dispatchEvent(new Event('input')) })()"
     )
-    page.click("#operators th:nth-child(7) button")
+    page.tab.click("#operators th:nth-child(7) button")
     trials = {o["name"]: o["trials"] for o in structure["operators"]}
     order = [trials[name] for name in page.run(names)]
     assert order == sorted(order, reverse=True)
     assert page.run("document.querySelector('#operators th:nth-child(7)').getAttribute('aria-sort')") == "descending"
     # From the last header on, Tab reaches the first operator, and Enter opens it.
     page.run("document.querySelector('#operators th:last-child button').focus()")
-    page.press("Tab")
-    page.press("Enter")
+    page.tab.keyboard.press("Tab")
+    page.tab.keyboard.press("Enter")
     page.until("!!document.getElementById('schedule')")
     assert page.run("document.activeElement.getAttribute('aria-expanded')") == "true"
     page.run("document.querySelector('#timeline canvas').focus()")
-    page.press("ArrowRight")
+    page.tab.keyboard.press("ArrowRight")
     assert page.run("document.querySelector('#timeline [role=status]').textContent").startswith("slot ")
     assert page.problems == []
 
@@ -173,12 +168,15 @@ def test_hardly_anything_to_show(browser: Browser, tmp_path: Path, operators: in
 
 def test_a_large_session_is_there_at_once(browser: Browser, large: Path, tmp_path: Path) -> None:
     """All the work until the page stands, in processor time: a busy machine is not the page's fault."""
-    page = opened(browser, large, tmp_path, measured=True)
-    metrics = {m["name"]: m["value"] for m in page.call("Performance.getMetrics")["metrics"]}
+    page = browser.page()
+    counters = page.tab.context.new_cdp_session(page.tab)
+    counters.send("Performance.enable", {"timeDomain": "threadTicks"})
+    show(page, large, tmp_path)
+    metrics = {m["name"]: m["value"] for m in counters.send("Performance.getMetrics")["metrics"]}
     assert 0 < metrics["TaskDuration"] < 2.0
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
-    page.click("#filter")
-    page.type("conv2d 999→")
+    page.tab.click("#filter")
+    page.tab.keyboard.type("conv2d 999→")
     assert page.run("document.querySelectorAll('#operators tbody tr').length") == 1
     assert page.problems == []
 
@@ -187,12 +185,11 @@ def test_it_goes_on_while_the_session_does(browser: Browser, tmp_path: Path) -> 
     folder = made_up_session(tmp_path / "s", status="running")
     with running(folder.path) as server, Store.open(folder.store) as store, store.own(folder.session):
         page = browser.page()
-        page.resize(*DESK)
-        page.open(server.url)
+        page.tab.goto(server.url)
         page.until("!!window.slipstream && window.slipstream.data.slots.length === 12")
         assert page.run("document.querySelector('.badge').textContent") == "running"
-        page.click("#filter")
-        page.type("conv2d")
+        page.tab.click("#filter")
+        page.tab.keyboard.type("conv2d")
         page.run("document.querySelector('#operators .name').click()")
         hardware, keys = store.session(folder.session).hardware, list(store.session_operators(folder.session))
         play(store, folder.session, hardware, keys, range(12, 20), np.random.default_rng(1))
@@ -217,11 +214,11 @@ def test_two_sessions_side_by_side(browser: Browser, tmp_path: Path) -> None:
     made = [made_up_session(tmp_path / "all" / name, model="same") for name in ("one", "two")]
     with running(tmp_path / "all") as server:
         page = browser.page()
-        page.open(server.url)
+        page.tab.goto(server.url)
         page.until("document.querySelectorAll('main tbody tr').length === 2")
         for n in (1, 2):
-            page.click(f"main tbody tr:nth-child({n}) input")
-        page.click("main p button")
+            page.tab.click(f"main tbody tr:nth-child({n}) input")
+        page.tab.click("main p button")
         page.until("!!window.slipstream && !!window.slipstream.a && !!window.slipstream.charts.compare")
         assert {page.run(f"window.slipstream.{side}.session.id") for side in "ab"} == {f.session for f in made}
         assert page.run("document.querySelectorAll('#compare-operators tbody tr').length") == 3
@@ -232,15 +229,15 @@ def test_without_the_token_there_is_nothing(browser: Browser, tmp_path: Path) ->
     folder = made_up_session(tmp_path / "s", model="secret")
     with running(folder.path, TOKEN) as server:
         page = browser.page()
-        page.open(server.url.partition("?")[0])
+        page.tab.goto(server.url.partition("?")[0])
         assert "secret" not in page.run("document.documentElement.outerHTML")
         assert page.run("fetch('/api/sessions').then((answer) => answer.status)") == 401
-        page.open(server.url)
+        page.tab.goto(server.url)
         page.until("!!window.slipstream && !!window.slipstream.data")
         assert page.run("document.querySelector('h1').textContent") == "secret"
         assert "token" not in page.run("location.href")
         assert page.run("document.cookie") == ""
         page.until("document.getElementById('live').textContent === 'live'")
         stranger = browser.page()
-        stranger.open(f"{server.url.partition('?')[0]}api/session/{folder.session}")
+        stranger.tab.goto(f"{server.url.partition('?')[0]}api/session/{folder.session}")
         assert json.dumps("secret") not in stranger.run("document.body.innerText")

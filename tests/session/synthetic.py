@@ -26,11 +26,10 @@ from slipstream.search.random import Random
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
-from slipstream.session.families import Kinship
-from slipstream.session.history import make_tracks
+from slipstream.session.families import Families, stored_relatives
 from slipstream.session.loop import Session
-from slipstream.session.operator_trials import Room
-from slipstream.session.settings import Settings
+from slipstream.session.operator_trials import OperatorTrials
+from slipstream.session.settings import Settings, make_settings
 from slipstream.store import OperatorRecord, Store
 
 MODEL = "zoo:tiny_cnn"
@@ -134,7 +133,7 @@ def begin_session(store: Store, tuned: Mapping[str, Operator] | None = None, **c
         OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
         for o in tuned.values()
     )
-    options = {"settings": Settings(**changes).to_json(), "budget": Budget().to_json()}
+    options = {"settings": make_settings(others=changes).to_json(), "budget": Budget().to_json()}
     return store.create_session(model().fingerprint, hardware, options, {k: o.weight for k, o in tuned.items()})
 
 
@@ -147,20 +146,12 @@ def make_session(
     stop: Callable[[], bool] = lambda: False,
     watcher: Callable[[Event, Snapshot], None] = lambda event, snapshot: None,
     proposer: Search | None = None,
-    rooms: Mapping[str, Room] | None = None,
+    trials: Mapping[str, OperatorTrials] | None = None,
 ) -> Session:
-    """As `slipstream.tune` makes it, on the measurer's clock; `rooms` are those of tiny_cnn unless given."""
+    """As `slipstream.tune` makes it, on the measurer's clock; `trials` are of tiny_cnn's operators unless given."""
     record = store.session(session)
     settings = Settings.from_json(record.options["settings"])
-    rooms = rooms or {key: Room(operator, space(key)) for key, operator in operators().items()}
-    kinship = Kinship(rooms, settings.families)
-    kinship.find_elders(store, record.hardware)
-    tracks = make_tracks(
-        {key: room.operator.weight for key, room in rooms.items()},
-        {key: room.operator.name for key, room in rooms.items()},
-        {key: room.operator.flops for key, room in rooms.items()},
-        {key: kinship.similar(key) for key in rooms},
-    )
+    trials = trials or {key: OperatorTrials(operator, space(key)) for key, operator in operators().items()}
     context = plugins.Context(
         seed=settings.seed,
         slot_trials=settings.slot_trials,
@@ -168,15 +159,13 @@ def make_session(
         population=settings.population,
         generations=settings.generations,
     )
-    rows = [track.row for track in tracks.by_key.values()]
     infinite = float("inf")
     return Session(
         store=store,
         session=session,
         hardware=record.hardware,
-        rooms=rooms,
-        kinship=kinship,
-        tracks=tracks,
+        operators=trials,
+        families=Families(trials, settings.families, stored_relatives(trials, store, record.hardware)),
         measurer=measurer,
         scheduler=plugins.make("scheduler", settings.scheduler, context),
         search=proposer or plugins.make("search", settings.search, context),
@@ -184,7 +173,7 @@ def make_session(
         settings=settings,
         budget=budget,
         snapshot=Snapshot(session, "tiny_cnn", "simulated", "prepare", 0.0, budget.remaining(0, 0, infinite, infinite),
-                          infinite, infinite, [], rows),
+                          infinite, infinite, [], []),
         watcher=watcher,
         stop=stop,
         clock=measurer.clock.now,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from slipstream.cost.incremental import Incremental
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.session.budget import Budget
+from slipstream.session.cost_learning import CostLearning
 from slipstream.session.events import Event, Snapshot
+from slipstream.session.history import Slot, Trial
 from slipstream.store import Store
-from tests.session.synthetic import SyntheticMeasurer, make_session, open_session, play
+from tests.session.synthetic import Scored, SyntheticMeasurer, make_session, open_session, operators, play
 
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 1000, "in_flight": 3}
 
@@ -56,7 +61,7 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
     assert 2 <= most <= 3
     assert not open_slots
     labels = [candidate.label for candidate in measurer.measured]
-    assert len(labels) == len(set(labels)) == session.tracks.trials
+    assert len(labels) == len(set(labels)) == session.history.trials
     with Store.open(tmp_path / "s.db", create=False) as store:
         (record,) = store.sessions()
         assert all(slot.finished for slot in store.slots(record.id))
@@ -66,7 +71,7 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
 def test_trials_are_counted_before_they_are_measured(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s.db", Budget(trials=31), ManyCores(), **QUICK)
     assert reason == "all trials are used"
-    assert session.tracks.trials == 31
+    assert session.history.trials == 31
 
 
 def test_what_was_in_flight_goes_on(tmp_path: Path) -> None:
@@ -83,18 +88,79 @@ def test_what_was_in_flight_goes_on(tmp_path: Path) -> None:
     assert reason == "interrupted"
     measurer = ManyCores()
     session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer)
-    assert session.tracks.trials == 60
+    assert session.history.trials == 60
     assert reason == "all trials are used"
 
 
 def test_what_a_relative_finds_while_a_slot_is_under_way_is_still_news(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
-        session = make_session(store, open_session(store, **QUICK), ManyCores(), Budget(trials=20))
+        measurer = ManyCores(lambda candidate: 1e-3)
+        session = make_session(store, open_session(store, **QUICK), measurer, Budget(trials=len(operators())))
         session.run()
-        key, other = next((key, similar[0]) for key in session.rooms if (similar := session.kinship.similar(key)))
-        slot, _ = session.ask(key)
-        relative = session.tracks.by_key[other]
-        relative.history.append(relative.history[-1] / 2)
-        session.open(slot, key, [], 0.0)
-        session.finish(slot, key, [])
-        assert session.kinship.news(key, session.tracks) == 0.5
+        families, bests = session.families, dict.fromkeys(operators(), 0.001)
+        key, other = next((key, similar[0]) for key in operators() if (similar := families.similar(key)))
+        families.note_use(key, bests)
+        session.history.begin(Slot(100, other))
+        session.history.add(Trial(other, 100, 0, 0.5e-3))
+        assert families.improvement_since(key, session.history) == 0.5
+        families.note_use(key, {**bests, other: 0.5e-3})
+        assert families.improvement_since(key, session.history) == 0.0
+
+
+class LastFirst(SyntheticMeasurer):
+    """SIMULATES a measurer that waits for the programs of two slots and is done with the last one first."""
+
+    def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
+        source, in_hand = iter(programs), list[Candidate]()
+        while True:
+            patience = 100
+            while len(in_hand) < 8 and patience:
+                program = next(source, "end")
+                if isinstance(program, Candidate):
+                    in_hand.append(program)
+                elif program is None:
+                    patience -= 1
+                    time.sleep(0.01)
+                else:
+                    break
+            if not in_hand:
+                return
+            yield from super().measure([in_hand.pop()])
+
+
+def test_after_a_kill_the_cost_model_has_learned_every_slot_once(tmp_path: Path) -> None:
+    """A slot that ended before an earlier one must neither be forgotten nor learned again."""
+    settings = {**QUICK, "scheduler": "round_robin", "cost": "incremental", "search": "evolutionary"}
+    path, ends = tmp_path / "s.db", list[int]()
+
+    def stop() -> bool:
+        return any(later < earlier for earlier, later in pairwise(ends)) and len(ends) > 3
+
+    def watch(event: Event, snapshot: Snapshot) -> None:
+        if event.kind == "slot_done":
+            ends.append(int(str(event.data["slot"])))
+
+    first, _ = play(path, Budget(trials=80), LastFirst(), stop=stop, watcher=watch, proposer=Scored(), **settings)
+    assert any(later < earlier for earlier, later in pairwise(ends)), "no slot ended out of order"
+    assert first.search.uses_score
+    learned = []
+
+    class Counting(Incremental):
+        def learn(self, examples: Any) -> None:
+            learned.extend(examples)
+            super().learn(examples)
+
+    with Store.open(path) as store:
+        (record,) = store.sessions()
+        finished = [slot for slot in store.slots(record.id) if slot.finished]
+        resumed = make_session(store, record.id, LastFirst(), Budget(trials=80), stop=lambda: True, proposer=Scored())
+        resumed.cost = Counting(0, 1)
+        resumed._learning = CostLearning(resumed.cost, store, record.id, resumed._clock)
+        resumed.run()
+        assert {n for n in range(100) if resumed._learning.has_learned(n)} == {slot.slot for slot in finished}
+        known = len(resumed.cost._examples)
+        whole = CostLearning(Counting(0, 1), store, record.id, resumed._clock)
+        learned.clear()
+        for slot in finished:
+            whole.learn(slot.slot, resumed.operators[slot.operator], resumed._stored(slot).values())
+        assert known == len(learned) > 0

@@ -9,6 +9,7 @@ import pytest
 
 from slipstream.session.interrupt import Interrupt
 
+pytestmark = pytest.mark.usefixtures("ordinary_signals")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

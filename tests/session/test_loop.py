@@ -24,6 +24,7 @@ from slipstream.search.types import Question
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
+from slipstream.session.records import DEFAULTS
 from slipstream.session.status import snapshot_of
 from slipstream.session.winners import best_programs
 from slipstream.store import Store
@@ -104,7 +105,7 @@ def test_a_session_whose_time_is_spent_before_it_knows_the_defaults(tmp_path: Pa
         assert play(tmp_path / "s", Budget(trials=3), **QUICK)[1] == "all trials are used"
         assert len(contents(tmp_path / "s")["trials"]) == 3
     session, _ = play(tmp_path / "s", Budget(trials=20), **QUICK)
-    defaults = [slot for slot in contents(tmp_path / "s")["slots"] if slot[3]]
+    defaults = [slot for slot in contents(tmp_path / "s")["slots"] if slot[3] == DEFAULTS]
     assert sorted(slot[1] for slot in defaults) == sorted(operators())
     assert math.isfinite(session.snapshot.latency)
 
@@ -135,7 +136,7 @@ def test_the_store_tells_the_same_story_as_the_session(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s", read_only=True) as store:
         told = snapshot_of(store, session.session)
     seen = session.snapshot
-    assert (told.trials, told.slot, told.failures) == (seen.trials, seen.slot, seen.failures)
+    assert (told.trials, told.slots, told.failures) == (seen.trials, seen.slots, seen.failures)
     assert (told.latency, told.start_latency) == pytest.approx((seen.latency, seen.start_latency))
     for mine, theirs in zip(told.operators, seen.operators, strict=True):
         assert (mine.key, mine.best, mine.start, mine.trials, mine.slots, mine.failures) == (
@@ -151,7 +152,7 @@ def test_a_budget_of_trials_is_exact(trials: int, tmp_path: Path) -> None:
     measurer = SyntheticMeasurer()
     session, reason = play(tmp_path / "s", Budget(trials=trials), measurer, search="random", **QUICK)
     assert reason == "all trials are used"
-    assert session.tracks.trials == len(measurer.measured) == len(contents(tmp_path / "s")["trials"]) == trials
+    assert session.history.trials == len(measurer.measured) == len(contents(tmp_path / "s")["trials"]) == trials
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 4.0])
@@ -167,7 +168,7 @@ def test_a_latency_is_tuned_for(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "b", Budget(until_latency=wanted, trials=400), search="random", **QUICK)
     assert reason == "the wanted latency is reached"
     assert session.snapshot.latency <= wanted
-    assert session.tracks.trials > OPERATORS
+    assert session.history.trials > OPERATORS
     *_, (_, before), (_, _) = session.snapshot.curve
     assert before > wanted
 
@@ -175,15 +176,15 @@ def test_a_latency_is_tuned_for(tmp_path: Path) -> None:
 def test_a_latency_that_the_model_has_already_needs_the_defaults_only(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s", Budget(until_latency=100.0), **QUICK)
     assert reason == "the wanted latency is reached"
-    assert session.tracks.trials == OPERATORS
+    assert session.history.trials == OPERATORS
 
 
 def test_without_a_budget_it_ends_when_nothing_improves(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s", Budget(), search="random", slot_trials=4, patience_trials=8)
     assert reason == "nothing improves any more"
-    for track in session.tracks.by_key.values():
-        last = track.history[-9] if len(track.history) > 8 else track.history[-1]
-        assert track.exhausted or last == track.history[-1]
+    for operator in session.history.operators.values():
+        last = operator.best_after[-9] if len(operator.best_after) > 8 else operator.best_after[-1]
+        assert operator.exhausted or last == operator.best_after[-1]
 
 
 # Who wins
@@ -270,7 +271,7 @@ def test_an_operator_that_cannot_be_measured_is_left_alone_and_the_others_are_tu
         return FailureKind.RUN_TIMEOUT if candidate.operator == bad else hashed(candidate)
 
     session, _ = play(tmp_path / "s", Budget(trials=30), SyntheticMeasurer(seconds), search="random", **QUICK)
-    assert session.tracks.by_key[bad].row.trials == 1
+    assert session.history.operators[bad].row.trials == 1
     assert bad not in best_programs(session)
     assert session.snapshot.latency < session.snapshot.start_latency < math.inf
 
@@ -297,9 +298,9 @@ def test_another_session_starts_where_the_first_got_to(tmp_path: Path) -> None:
     first, _ = play(tmp_path / "s", Budget(trials=60), search="random", **QUICK)
     measurer = SyntheticMeasurer()
     second, _ = play(tmp_path / "s", Budget(trials=3 * OPERATORS), measurer, again=True, search="random", **QUICK)
-    for key, track in first.tracks.by_key.items():
-        assert second.tracks.by_key[key].history[-1] <= track.history[-1]
-        assert second.tracks.by_key[key].history[0] == track.history[0]
+    for key, operator in first.history.operators.items():
+        assert second.history.operators[key].best_after[-1] <= operator.best_after[-1]
+        assert second.history.operators[key].best_after[0] == operator.best_after[0]
     asked = Counter(candidate.operator for candidate in measurer.measured if int(candidate.label.split(":")[0]) < 7)
     assert set(asked) == set(operators())
     assert all(1 <= count <= 3 for count in asked.values())
@@ -363,7 +364,7 @@ class Shuffled(SyntheticMeasurer):
 def test_the_order_in_which_results_come_does_not_matter(tmp_path: Path) -> None:
     def bests(measurer: SyntheticMeasurer, path: Path) -> dict[str, float]:
         session: Session = play(path, Budget(trials=40), measurer, search="random", scheduler="gradient", **QUICK)[0]
-        return {key: track.history[-1] for key, track in session.tracks.by_key.items()}
+        return {key: operator.best_after[-1] for key, operator in session.history.operators.items()}
 
     assert bests(Shuffled(), tmp_path / "a") == bests(SyntheticMeasurer(), tmp_path / "b")
     with Store.open(tmp_path / "a") as mine, Store.open(tmp_path / "b") as other:

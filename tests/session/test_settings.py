@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from slipstream.search.diffusion import DiffusionOptions
+from slipstream.diffusion.parts import Parts
 from slipstream.session.settings import PARTS, Settings, SettingsError, make_settings
 
 
@@ -17,24 +17,26 @@ def test_parts_left_out_come_back_from_json():
 
 
 def test_on_a_gpu_dynatune_does_not_heed_the_potential_and_others_know_nothing_of_it():
-    assert make_settings().without == ()
-    assert make_settings(gpu=True).without == ("potential",)
-    assert make_settings(gpu=True, others={"without": ["potential", "guess"]}).without == ("potential", "guess")
+    assert make_settings().parts == Parts()
+    assert make_settings(gpu=True).parts == Parts(potential=False)
+    assert make_settings(gpu=True, others={"without": ["guess"]}).parts.left_out == ("guess", "potential")
     for scheduler in ("ucb", "gradient"):
-        assert make_settings(gpu=True, scheduler=scheduler).without == ()
-    assert make_settings(gpu=True, preset="metaschedule").without == ()
+        assert make_settings(gpu=True, scheduler=scheduler).parts == Parts()
+    assert make_settings(gpu=True, preset="metaschedule").parts == Parts()
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_changes_something(part: str):
+def test_every_part_can_be_left_out_by_its_name(part: str):
     settings = make_settings(others={"without": [part]})
-    told = part in ("own_sketches", "followers", "news") or settings.scheduler_options()
-    assert told or DiffusionOptions.without(settings.without) != DiffusionOptions()
+    assert settings.parts.left_out == (part,)
+    assert getattr(settings.parts, part) is False
+    assert settings.to_json()["without"] == (part,)
 
 
-def test_ways_to_carry_over_are_left_out_one_by_one():
-    assert DiffusionOptions.without(["scale", "random"]).propagations == ("keep",)
-    assert DiffusionOptions.without([]) == DiffusionOptions()
+def test_an_unknown_part_names_all_there_are():
+    with pytest.raises(SettingsError) as refused:
+        make_settings(others={"without": ["guess", "magic"]})
+    assert all(part in str(refused.value) for part in PARTS)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import pytest
 
 import slipstream
 from slipstream.errors import SlipstreamError
-from slipstream.frontends.inputs import Array, random_inputs
+from slipstream.frontends.inputs import random_inputs
 from slipstream.measure.types import FailureKind
 from slipstream.plugins import Context, PluginError
 from slipstream.session.budget import BudgetError
@@ -176,39 +175,6 @@ def test_a_torch_module(tmp_path: Path) -> None:
         slipstream.resume(tmp_path / "t", measurer=synthetic)
     more = slipstream.resume(tmp_path / "t", model=module, example_inputs=example, trials=2, measurer=synthetic)
     assert more.trials == 6
-
-
-class WrongAtFirst:
-    """A reference that contradicts the first model it is compared with, and then is itself again."""
-
-    name = "wrong at first"
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
-        self.asked += 1
-        right = model().reference.outputs(feeds)
-        return [[output + 1000 for output in outputs] for outputs in right] if self.asked == 1 else right
-
-
-def test_a_tuned_model_that_is_wrong_is_not_shipped(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    def listen(event: Event, snapshot: Snapshot) -> None:
-        if event.kind == "message":
-            said.append(str(event.data["text"]))
-
-    slipstream.tune(
-        replace(model(), reference=WrongAtFirst()),
-        tmp_path / "s",
-        trials=12,
-        measurer=synthetic,
-        callbacks=[listen],
-        **QUICK,
-    )
-    assert any("wrong and the default one was compiled instead" in text for text in said)
-    assert slipstream.load(tmp_path / "s").manifest.verification is not None
 
 
 # What a person can get wrong

@@ -16,8 +16,8 @@ def _session(seconds: dict[str, float]) -> Any:
     known = [SimpleNamespace(program=programs[origin], seconds=value) for origin, value in seconds.items()]
     space = SimpleNamespace(realize=lambda program: SimpleNamespace(text=program.origin))
     return SimpleNamespace(
-        rooms={"op": SimpleNamespace(known=lambda: known, space=space)},
-        tracks=SimpleNamespace(by_key={"op": SimpleNamespace(key="op", name="op", latency=1.0)}),
+        operators={"op": SimpleNamespace(known=lambda: known, space=space)},
+        history=SimpleNamespace(operators={"op": SimpleNamespace(key="op", name="op", latency=1.0)}),
         elapsed=0.0,
         settings=SimpleNamespace(seed=0),
         snapshot=SimpleNamespace(doing=""),

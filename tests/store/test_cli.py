@@ -73,10 +73,10 @@ def test_merge(path: Path, tmp_path: Path) -> None:
 
 
 def test_prune_asks_first(path: Path) -> None:
-    assert "5 trials would go, 2 would stay; add --yes" in store_command("prune", path, "--keep", 1).output
-    assert "5 trials removed, 2 kept" in store_command("prune", path, "--keep", 1, "--yes").output
+    assert "4 trials would go, 3 would stay; add --yes" in store_command("prune", path, "--keep", 1).output
+    assert "4 trials removed, 3 kept" in store_command("prune", path, "--keep", 1, "--yes").output
     with Store.open(path / "store.db") as store:
-        assert sum(1 for _ in store.trials()) == 2
+        assert sum(1 for _ in store.trials()) == 3
 
 
 def test_check_and_salvage(path: Path, tmp_path: Path) -> None:

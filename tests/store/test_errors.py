@@ -7,6 +7,7 @@ import random
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,14 @@ def test_a_locked_store(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert sum(1 for _ in store.trials()) == 500
             holder.communicate("")
             store.add_model("1", "2", "3")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_store_that_is_refused_is_not_left_open(path: Path, read_only: bool) -> None:
+    filled(path)[0].close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(StoreVersionError) as refused:
+        Store.open(path, read_only=read_only)
+    open_files = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    assert str(path.resolve()) not in open_files, refused

@@ -146,8 +146,10 @@ def test_pruning_keeps_the_best_and_what_a_session_needs(path: Path) -> None:
     store, hardware = filled(path)
     other = store.add_hardware(OTHER_HARDWARE)
     big = "[" + "1," * 500 + "1]"
-    for number in range(300):
-        store.append_trial(trial(hardware, 1.0 + number % 50, program=ProgramRecord("5ce7c4", f"[{number},{big}]")))
+    store.append_trials(
+        trial(hardware, 1.0 + number % 50, program=ProgramRecord("5ce7c4", f"[{number},{big}]"))
+        for number in range(300)
+    )
     store.append_trial(trial(hardware, None, 400))
     store.append_trial(trial(other, 9.0, 1))
     store.append_trial(trial(hardware, 9.0, 1, operator="bb11"))
@@ -186,17 +188,26 @@ def test_summary(path: Path) -> None:
     assert summary.bytes > 10_000
 
 
-def _large(path: Path) -> int:
+@pytest.fixture(scope="module")
+def many_trials(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store with 3,000 trials and a session."""
+    path = tmp_path_factory.mktemp("large") / "store.db"
     store, hardware = filled(path)
     store.append_trials(trial(hardware, 1.0 + n, n) for n in range(3000))
     _session(store, hardware)
     store.close()
-    return path.stat().st_size
+    return path.read_bytes()
 
 
-def test_checking_a_sound_store(path: Path) -> None:
-    _large(path)
-    assert find_problems(path) == []
+@pytest.fixture
+def large(path: Path, many_trials: bytes) -> Path:
+    """Its copy, to be damaged."""
+    path.write_bytes(many_trials)
+    return path
+
+
+def test_checking_a_sound_store(large: Path) -> None:
+    assert find_problems(large) == []
 
 
 VALUES = {
@@ -207,25 +218,24 @@ VALUES = {
 
 
 @pytest.mark.parametrize("change", VALUES)
-def test_what_a_check_finds(change: str, path: Path) -> None:
-    _large(path)
-    with closing(sqlite3.connect(path)) as connection, connection:
+def test_what_a_check_finds(change: str, large: Path) -> None:
+    with closing(sqlite3.connect(large)) as connection, connection:
         connection.execute(change)
-    problems = find_problems(path)
+    problems = find_problems(large)
     assert VALUES[change] in problems[0]
     assert len(problems) <= 20
 
 
-def test_salvaging_around_lost_pages(path: Path, tmp_path: Path) -> None:
-    size = _large(path)
+def test_salvaging_around_lost_pages(large: Path, tmp_path: Path) -> None:
+    size = large.stat().st_size
     rng = random.Random(1)
-    content = bytearray(path.read_bytes())
+    content = bytearray(large.read_bytes())
     for page in range(60, size // 4096, 10):
         content[page * 4096 : (page + 1) * 4096] = rng.randbytes(4096)
-    path.write_bytes(content)
-    assert find_problems(path)
-    result = salvage(path, tmp_path / "new.db")
-    assert path.read_bytes() == content
+    large.write_bytes(content)
+    assert find_problems(large)
+    result = salvage(large, tmp_path / "new.db")
+    assert large.read_bytes() == content
     assert find_problems(tmp_path / "new.db") == []
     with Store.open(tmp_path / "new.db") as store:
         records = list(store.trials())
@@ -235,26 +245,25 @@ def test_salvaging_around_lost_pages(path: Path, tmp_path: Path) -> None:
         store.add_operators([operator("cc22")])
 
 
-def test_salvaging_a_truncated_file(path: Path, tmp_path: Path) -> None:
-    size = _large(path)
-    with path.open("r+b") as file:
+def test_salvaging_a_truncated_file(large: Path, tmp_path: Path) -> None:
+    size = large.stat().st_size
+    with large.open("r+b") as file:
         file.truncate(size // 2)
-    assert find_problems(path) == ["database disk image is malformed"]
-    salvage(path, tmp_path / "new.db")
+    assert find_problems(large) == ["database disk image is malformed"]
+    salvage(large, tmp_path / "new.db")
     assert find_problems(tmp_path / "new.db") == []
     with Store.open(tmp_path / "new.db") as store:
         assert sum(1 for _ in store.trials()) > 1000
 
 
-def test_salvaging_what_is_not_damaged_loses_nothing(path: Path, tmp_path: Path) -> None:
-    _large(path)
-    salvage(path, tmp_path / "new.db")
-    with Store.open(path) as old, Store.open(tmp_path / "new.db") as new:
+def test_salvaging_what_is_not_damaged_loses_nothing(large: Path, tmp_path: Path) -> None:
+    salvage(large, tmp_path / "new.db")
+    with Store.open(large) as old, Store.open(tmp_path / "new.db") as new:
         assert list(new.trials()) == list(old.trials())
         assert new.sessions() == old.sessions()
         assert [new.slots(s.id) for s in new.sessions()] == [old.slots(s.id) for s in old.sessions()]
     with pytest.raises(StoreError, match="choose a new file"):
-        salvage(path, tmp_path / "new.db")
+        salvage(large, tmp_path / "new.db")
     (tmp_path / "text").write_text("hello " * 500)
     with pytest.raises(StoreDamagedError, match="not a Slipstream store"):
         salvage(tmp_path / "text", tmp_path / "newer.db")

@@ -179,7 +179,7 @@ def test_owning_a_session_twice_in_one_process(path: Path) -> None:
             pass
         with python(OWNER, path, session, "wait") as rival:
             assert "SessionBusyError" in rival.communicate("\n")[1]
-    with pytest.raises(StoreError, match="knows no session"):
+    with pytest.raises(StoreError, match="has no session"):
         store.own("none")
 
 

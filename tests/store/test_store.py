@@ -35,7 +35,7 @@ def test_operators_sketches_and_hardware_come_back_as_they_went_in(path: Path) -
         assert again.sketch("none") is None
         assert again.hardware(hardware) == HARDWARE
         assert len(hardware) == 20
-        with pytest.raises(StoreError, match="knows no hardware feed"):
+        with pytest.raises(StoreError, match="has no hardware feed"):
             again.hardware("feed")
 
 

@@ -115,8 +115,6 @@ def hard_sigmoid(op: Op) -> Value:
 
 def prelu(op: Op) -> Value:
     x, slope = op[0], op[1]
-    # F.prelu takes one slope for all or one per channel (axis 1); ONNX broadcasts any shape from the right.
-    per_channel = rank(x) >= 2 and shape(slope) == (shape(x)[1], *[1] * (rank(x) - 2))
-    if per_channel or meta(slope).numel() == 1:
-        return op.emit(F.prelu, x, op.emit(torch.reshape, slope, [-1]))
-    return op.emit(torch.where, op.emit(operator.ge, x, 0), x, op.emit(operator.mul, x, slope))
+    if meta(slope).numel() != 1 and shape(slope) != (shape(x)[1], *[1] * (rank(x) - 2)):
+        raise op.unsupported("torch takes one slope for all or one for each channel")
+    return op.emit(F.prelu, x, op.emit(torch.reshape, slope, [-1]))

@@ -100,16 +100,13 @@ def slice_(op: Op) -> Value:
     x, starts, ends = op[0], op.ints("starts", 1) or [], op.ints("ends", 2) or []
     axes = op.ints("axes", 3) or list(range(len(starts)))
     steps = op.ints("steps", 4) or [1] * len(starts)
+    if min(steps, default=1) < 1:
+        raise op.unsupported("torch has no negative steps")
     index = [slice(None)] * rank(x)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        cut = slice(start, end, step)
-        length = shape(x)[axis]
-        if step > 0:
-            first, stop, _ = cut.indices(length)
-            index[axis] = slice(first, max(first, stop), step)
-        else:  # torch has no negative steps
-            x = op.emit(torch.index_select, x, axis, torch.tensor(range(*cut.indices(length)), dtype=torch.int64))
-    return x if all(cut == slice(None) for cut in index) else op.emit(operator.getitem, x, tuple(index))
+        first, stop, _ = slice(start, end).indices(shape(x)[axis])
+        index[axis] = slice(first, max(first, stop), step)
+    return op.emit(operator.getitem, x, tuple(index))
 
 
 def gather(op: Op) -> Value:
@@ -124,58 +121,20 @@ def gather(op: Op) -> Value:
     return op.emit(operator.getitem, x, (*[slice(None)] * axis, _as_index(op, index)))
 
 
-def gather_elements(op: Op) -> Value:
-    x, axis = op[0], op.axis(0)
-    index = op.emit(torch.remainder, _as_index(op, op[1]), shape(x)[axis])
-    return op.emit(torch.gather, x, axis, index)
-
-
-def gather_nd(op: Op) -> Value:
-    if op.attr("batch_dims", 0):
-        raise op.unsupported("batch_dims is not translated")
-    columns = op.emit(torch.unbind, _as_index(op, op[1]), -1)
-    count = shape(op[1])[-1]
-    return op.emit(operator.getitem, op[0], tuple(op.emit(operator.getitem, columns, i) for i in range(count)))
-
-
 def _as_index(op: Op, value: Value) -> Value:
     return value if meta(value).dtype == torch.int64 else op.emit(torch.Tensor.to, value, torch.int64)
 
 
 def pad(op: Op) -> Value:
-    x, n = op[0], rank(op[0])
-    pads, mode = op.ints("pads", 1) or [], op.attr("mode", "constant")
+    n, mode = rank(op[0]), op.attr("mode", "constant")
+    pads = op.ints("pads", 1) or []
     axes = op.ints("axes", 3) or list(range(n))
     begin, end = [0] * n, [0] * n
     for place, axis in enumerate(axes):
         begin[axis], end[axis] = pads[place], pads[place + len(axes)]
     sides = [side for pair in zip(reversed(begin), reversed(end), strict=True) for side in pair]
     if mode == "constant":
-        return op.emit(F.pad, x, sides, value=op.number("value", 2, 0))
-    if min(pads) < 0:
-        raise op.unsupported(f"negative pads in mode {mode}")
-    if 3 <= n <= 5 and not any(sides[-4:]):
-        return op.emit(F.pad, x, sides[:-4], mode={"edge": "replicate", "wrap": "circular"}.get(mode, mode))
-    for axis in range(n):
-        if begin[axis] or end[axis]:
-            index = np.pad(np.arange(shape(x)[axis]), (begin[axis], end[axis]), mode=mode)
-            x = op.emit(torch.index_select, x, axis, tensor_of(index))
-    return x
-
-
-def depth_to_space(op: Op) -> Value:
-    block = op.attr("blocksize")
-    if op.attr("mode", "DCR") == "CRD":
-        return op.emit(F.pixel_shuffle, op[0], block)
-    n, c, h, w = shape(op[0])
-    blocks = op.emit(torch.reshape, op[0], (n, block, block, c // block**2, h, w))
-    blocks = op.emit(torch.permute, blocks, (0, 3, 4, 1, 5, 2))
-    return op.emit(torch.reshape, blocks, (n, c // block**2, h * block, w * block))
-
-
-def space_to_depth(op: Op) -> Value:
-    block = op.attr("blocksize")
-    n, c, h, w = shape(op[0])
-    blocks = op.emit(torch.reshape, op[0], (n, c, h // block, block, w // block, block))
-    blocks = op.emit(torch.permute, blocks, (0, 3, 5, 1, 2, 4))
-    return op.emit(torch.reshape, blocks, (n, c * block**2, h // block, w // block))
+        return op.emit(F.pad, op[0], sides, value=op.number("value", 2, 0))
+    if min(pads) < 0 or not 3 <= n <= 5 or any(sides[-4:]):
+        raise op.unsupported(f"torch pads in mode {mode} only the spatial axes of an image, outwards")
+    return op.emit(F.pad, op[0], sides[:-4], mode={"edge": "replicate", "wrap": "circular"}.get(mode, mode))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -78,13 +77,6 @@ def reduce_l2(op: Op) -> Value:
     return reduce(torch.linalg.vector_norm)(op) if _reduced_axes(op) else op.emit(torch.abs, op[0])
 
 
-def reduce_prod(op: Op) -> Value:
-    x = op[0]
-    for axis in sorted(_reduced_axes(op), reverse=True):  # torch.prod takes one axis at a time
-        x = op.emit(torch.prod, x, dim=axis, keepdim=bool(op.attr("keepdims", 1)))
-    return x
-
-
 def _reduced_axes(op: Op) -> list[int]:
     axes, n = op.ints("axes", 1), rank(op[0])
     if axes:
@@ -94,31 +86,8 @@ def _reduced_axes(op: Op) -> list[int]:
 
 def arg(function: Callable[..., Any]) -> Translation:
     def translate(op: Op) -> Value:
-        x, axis, keep = op[0], op.axis(0), bool(op.attr("keepdims", 1))
-        if not op.attr("select_last_index", 0):
-            return op.emit(function, x, dim=axis, keepdim=keep)
-        first = op.emit(function, op.emit(torch.flip, x, [axis]), dim=axis, keepdim=keep)
-        return op.emit(operator.sub, shape(x)[axis] - 1, first)
+        if op.attr("select_last_index", 0):
+            raise op.unsupported("torch finds the first of equal elements")
+        return op.emit(function, op[0], dim=op.axis(0), keepdim=bool(op.attr("keepdims", 1)))
 
     return translate
-
-
-def top_k(op: Op) -> list[Value]:
-    pair = op.emit(
-        torch.topk,
-        *(op[0], int(op.number("k", 1)), op.axis(-1)),
-        largest=bool(op.attr("largest", 1)),
-        sorted=bool(op.attr("sorted", 1)),
-    )
-    return [op.emit(operator.getitem, pair, 0), op.emit(operator.getitem, pair, 1)]
-
-
-def cum_sum(op: Op) -> Value:
-    x, axis = op[0], int(op.number("axis", 1)) % rank(op[0])
-    reverse = op.attr("reverse", 0)
-    if reverse:
-        x = op.emit(torch.flip, x, [axis])
-    y = op.emit(torch.cumsum, x, dim=axis)
-    if op.attr("exclusive", 0):
-        y = op.emit(operator.sub, y, x)
-    return op.emit(torch.flip, y, [axis]) if reverse else y

@@ -103,37 +103,13 @@ def conv(op: Op) -> Value:
 
 
 def conv_transpose(op: Op) -> Value:
-    x, weight = op[0], op[1]
-    kernel = shape(weight)[2:]
-    window = _Window.of(op, kernel)
-    n = len(kernel)
-    extra = op.attr("output_padding", [0] * n)
-    full = [
-        (length - 1) * s + more + (k - 1) * d + 1
-        for length, k, s, d, more in zip(window.size, kernel, window.stride, window.dilation, extra, strict=True)
-    ]
-    begin, end = window.begin, window.end
-    auto = op.attr("auto_pad", "NOTSET")
-    wanted = op.attr("output_shape")
-    if wanted is None and auto.startswith("SAME"):
-        wanted = [length * s for length, s in zip(window.size, window.stride, strict=True)]
-    if wanted is not None:
-        pads = _halves(
-            [have - want for have, want in zip(full, wanted[-n:], strict=True)],
-            more_at_end=auto == "SAME_UPPER",
-        )
-        begin, end = tuple(pads[:n]), tuple(pads[n:])
-        if min(pads) < 0:
-            raise op.unsupported("output_shape is larger than the full output")
-    # Padding cuts the output here: torch cuts both sides alike, a slice takes what one side has more.
-    both = tuple(min(pair) for pair in zip(begin, end, strict=True))
-    y = op.emit(
-        _by_rank(op, _CONV_TRANSPOSE),
-        *(x, weight, op.get(2), window.stride, both, extra, op.attr("group", 1), window.dilation),
-    )
-    if begin == end:
-        return y
-    return op.emit(F.pad, y, _interleave(*([b - p for b, p in zip(both, side, strict=True)] for side in (begin, end))))
+    weight = op[1]
+    window = _Window.of(op, shape(weight)[2:])
+    if op.attr("output_shape") or op.attr("auto_pad", "NOTSET") != "NOTSET" or window.begin != window.end:
+        raise op.unsupported("torch cuts both sides of the output alike")
+    extra = op.attr("output_padding", [0] * len(window.kernel))
+    settings = (window.stride, window.begin, extra, op.attr("group", 1), window.dilation)
+    return op.emit(_by_rank(op, _CONV_TRANSPOSE), op[0], weight, op.get(2), *settings)
 
 
 def max_pool(op: Op) -> Value:

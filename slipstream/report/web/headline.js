@@ -21,12 +21,14 @@ function headline(data) {
 
 function storyOf({ session, headline: head, operators, failures }) {
   const failed = failures.reduce((sum, kind) => sum + kind.count, 0);
-  const parts = [some(operators.length, "operator"), `${some(head.trials, "trial")}${failed ? `, ${count(failed)} of them failed` : ""}`,
-    some(head.slots, "slot"), span(session.elapsed)];
+  const defaults = head.default_trials ? `: ${some(head.default_trials, "default")}, ${count(head.trials - head.default_trials)}` : "";
+  const parts = [some(operators.length, "operator"), `${some(head.trials, "trial")}${defaults} in ${some(head.slots, "slot")}`,
+    failed ? `${count(failed)} failed` : "", span(session.elapsed)].filter(Boolean);
   const left = session.state === "running" && session.remaining.seconds !== null ? `, ${span(session.remaining.seconds)} left` : "";
   const ended = session.state !== "running" && session.reason ? `; ended because ${session.reason}` : "";
   const lost = session.state === "killed" ? "; the process that tuned is gone: slipstream resume goes on" : "";
-  return `${parts.join(" · ")}${left}${ended}${lost}`;
+  const fallback = session.fallback ? `; ${session.fallback}` : "";
+  return `${parts.join(" · ")}${left}${ended}${lost}${fallback}`;
 }
 
 function figuresOf(data) {
@@ -34,7 +36,7 @@ function figuresOf(data) {
   const figures = [
     figure("Operators, untuned", latency(head.start), "sum of their default programs"),
     figure("Operators, tuned", latency(head.latency), head.latency ? `${times(head.start, head.latency)} as fast` : "not all timed yet", true),
-    figure("Whole model", latency(head.end_to_end), head.end_to_end ? "compiled, verified, run end to end" : "timed when tuning ends"),
+    figure("Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
   ];
   return [...figures, ...benchFigures(head)];
 }

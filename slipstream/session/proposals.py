@@ -1,0 +1,60 @@
+"""Programs on their way to the measurer. A search runs in a forked copy of the session: its crash costs one slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.cost.types import Features
+from slipstream.machine.target import Target
+from slipstream.processes.forked import Forked
+from slipstream.program.space import Program, Realized
+from slipstream.search.types import Question, Search
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A program, its scheduled module as text, and its features where a cost model learns from them."""
+
+    program: Program
+    text: str
+    features: Features | None = None
+
+
+def proposed(realized: Iterable[Realized], target: Target | None = None) -> list[Proposed]:
+    """Realized programs in the form in which they are measured; with features, if a `target` is given."""
+    found = list(realized)
+    features: list[Features | None] = [None] * len(found)
+    if target is not None:
+        from slipstream.cost.features import extract_possible
+
+        features = list(extract_possible([one.module for one in found], target))
+    return [Proposed(one.program, one.text, rows) for one, rows in zip(found, features, strict=True)]
+
+
+class Proposal:
+    """The programs of the next slot, being searched for; `note` is written with them."""
+
+    def __init__(
+        self,
+        slot: int,
+        operator: str,
+        search: Search,
+        question: Question,
+        clock: Callable[[], float],
+        note: dict[str, Any],
+    ) -> None:
+        self.slot, self.operator, self.note = slot, operator, note
+
+        def work() -> tuple[list[Proposed], float]:
+            started = clock()
+            found = proposed(search.propose(question), question.space.target if search.uses_score else None)
+            return found, clock() - started
+
+        self._search = Forked(work)
+        self.wait, self.cancel = self._search.wait, self._search.cancel
+
+    def result(self) -> tuple[list[Proposed], float]:
+        """The programs and the seconds they took to find; `ForkedCrashError` if the search crashed."""
+        return self._search.result()
