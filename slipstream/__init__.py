@@ -9,6 +9,7 @@ from slipstream.version import VERSION
 
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult, compile
+    from slipstream.artifact.export import export
     from slipstream.artifact.loaded import CompiledModel, load
     from slipstream.frontends import Model, load_model
     from slipstream.session.result import TuningResult
@@ -22,6 +23,7 @@ __all__ = [
     "SlipstreamError",
     "TuningResult",
     "compile",
+    "export",
     "load",
     "load_model",
     "resume",
@@ -33,6 +35,7 @@ _HOMES = {
     "CompiledModel": "slipstream.artifact.loaded",
     "Model": "slipstream.frontends",
     "compile": "slipstream.artifact.compile",
+    "export": "slipstream.artifact.export",
     "load": "slipstream.artifact.loaded",
     "load_model": "slipstream.frontends",
     "TuningResult": "slipstream.session.result",

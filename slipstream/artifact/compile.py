@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.loaded import open_executor
-from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, checksum
+from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, WeightSpec, checksum
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
@@ -20,6 +21,9 @@ from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
+from slipstream.runtime.library import POOL
+from slipstream.runtime.link import copy_pool, model_linker
+from slipstream.runtime.source import model_source, symbol_prefix
 from slipstream.version import VERSION
 
 Progress = Callable[[str], None]
@@ -112,7 +116,7 @@ def write_artifact(
     The module comes from a function so that its weights can be freed while it is built. `program` gives each
     operator its scheduled form (the default one if it is None), `tuned` goes into the manifest.
     """
-    from slipstream.graph.build import apply_programs, build
+    from slipstream.graph.build import apply_programs, build_planned
 
     if feeds is None:
         feeds = verification_inputs(model, None)
@@ -122,18 +126,25 @@ def write_artifact(
         scheduled = apply_programs(module, target, program)
         del module
         stage("build")
-        built = build(scheduled, target)
+        built = build_planned(scheduled, target)
         del scheduled
     with replace_directory(output) as staging:
         stage("link")
-        library = _write_library(built.executable, staging)
         weights = write_weights(staging / WEIGHTS, built.weights)
+        prefix = symbol_prefix(model.name) if built.plan is not None else ""
+        library = _write_library(built, model, target.threads, weights, prefix, staging)
+        files = [library, WEIGHTS, *([POOL] if prefix else [])]
         del built
         # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
         stage("verify")
         gpu = target.gpu.architecture if target.gpu is not None else ""
-        run = open_executor(staging, library, weights, model.inputs, model.outputs, threads, gpu)
-        verification = verify(model, run, feeds, target.dtype)
+        run = open_executor(
+            staging, library, weights, model.inputs, model.outputs, threads or target.threads, gpu, prefix
+        )
+        try:
+            verification = verify(model, run, feeds, target.dtype)
+        finally:
+            run.close()
         manifest = Manifest(
             model=model.name,
             source=model.source,
@@ -149,7 +160,8 @@ def write_artifact(
             verification=verification,
             library=library,
             weights=weights,
-            checksums={name: checksum(staging / name) for name in (library, WEIGHTS)},
+            checksums={name: checksum(staging / name) for name in files},
+            prefix=prefix,
             tuned=tuned or {},
             gpu=gpu,
             dtype=target.dtype,
@@ -158,13 +170,24 @@ def write_artifact(
     return manifest
 
 
-def _write_library(executable: Any, directory: Path) -> str:
+def _write_library(
+    built: Any, model: Model, threads: int, weights: Sequence[WeightSpec], prefix: str, directory: Path
+) -> str:
     """Write the code under a name that says its content.
 
     A process that has a library open is given the same one again for the same path, whatever is there now.
     """
     path = directory / "model.so"
-    executable.export_library(str(path), fcompile=link)
+    if built.plan is None:
+        built.executable.export_library(str(path), fcompile=link)
+    else:
+        copy_pool(directory)
+        size = (directory / WEIGHTS).stat().st_size
+        offsets = [weight.offset for weight in weights]
+        source = model_source(built.plan, prefix, model.inputs, model.outputs, offsets, size, threads)
+        with tempfile.TemporaryDirectory() as scratch:
+            (file := Path(scratch) / "plan.c").write_text(source)
+            built.executable.export_library(str(path), fcompile=model_linker(file, directory))
     return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so")).name
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
-from slipstream.artifact.runtime import Executor, Outputs
+from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmExecutor
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.machine.cuda import find_device
-from slipstream.machine.target import lacking_features
+from slipstream.machine.target import available_cores, lacking_features
+from slipstream.runtime.library import ModelLibrary
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
 
@@ -42,20 +43,45 @@ class CompiledModel:
         """A call of the model on these inputs with nothing to copy; see `Executor.on_device`."""
         return self._executor.on_device(*args, **kwargs)
 
+    def close(self) -> None:
+        """Give back the model's memory; it cannot be called afterwards. With the last model its threads end."""
+        self._executor.close()
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"CompiledModel({self.manifest.model!r}, inputs=[{', '.join(map(str, self.inputs))}])"
 
 
 def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
-    """Load what `compile` or `tune` wrote. `threads` defaults to every core this process may use."""
+    """Load what `compile` or `tune` wrote. `threads` defaults to what the model was compiled for, or to the cores that
+    this process may use if these are fewer."""
     directory = artifact_in(Path(directory))
+    manifest = check_artifact(directory)
+    threads = min(threads or manifest.threads, available_cores())
+    executor = open_executor(
+        directory,
+        manifest.library,
+        manifest.weights,
+        manifest.inputs,
+        manifest.outputs,
+        threads,
+        manifest.gpu,
+        manifest.prefix,
+    )
+    return CompiledModel(directory, manifest, executor)
+
+
+def check_artifact(directory: Path) -> Manifest:
+    """The manifest of an artifact that is whole and that this machine can run."""
     manifest = Manifest.read(directory)
     _check_machine(directory, manifest)
     _check_files(directory, manifest)
-    executor = open_executor(
-        directory, manifest.library, manifest.weights, manifest.inputs, manifest.outputs, threads, manifest.gpu
-    )
-    return CompiledModel(directory, manifest, executor)
+    return manifest
 
 
 def open_executor(
@@ -64,10 +90,18 @@ def open_executor(
     weights: Sequence[WeightSpec],
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    threads: int | None,
+    threads: int,
     gpu: str = "",
+    prefix: str = "",
 ) -> Executor:
     """The code and the weights in `directory`, ready to be called."""
+    if prefix:
+        try:
+            return LibraryExecutor(
+                ModelLibrary(directory / library, prefix, directory / WEIGHTS, outputs, threads), inputs, outputs
+            )
+        except (OSError, AttributeError) as error:
+            raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
     import tvm
 
     if gpu:
@@ -78,7 +112,7 @@ def open_executor(
         mapped = map_weights(directory / WEIGHTS, weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
-    return Executor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
+    return TvmExecutor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import TensorSpec
+from slipstream.runtime.library import POOL
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
@@ -66,6 +67,7 @@ class Manifest:
     tuned: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     dtype: str = "float32"  # what a float32 model's products are computed in
+    prefix: str = ""  # of the functions of a library that runs by itself; without one TVM's runtime runs it
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:
@@ -95,8 +97,9 @@ class Manifest:
         library = data["library"]
         if library in ("", "..") or Path(library).name != library:
             raise ValueError(f"its library {library!r} is not a file of this directory")
-        if data["checksums"].keys() != {library, WEIGHTS}:
-            raise ValueError(f"its checksums have to be those of {library} and {WEIGHTS}")
+        files = {library, WEIGHTS, *([POOL] if data.get("prefix") else [])}
+        if data["checksums"].keys() != files:
+            raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
         checked = data["verification"]
         return cls(
             **{

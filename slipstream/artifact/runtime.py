@@ -1,4 +1,4 @@
-"""Calling compiled code: checked arguments in, named outputs out. Needs TVM's runtime, not the tuner."""
+"""Calling compiled code: checked arguments in, named outputs out. Needs no tuner, and on a CPU no TVM."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.machine.threads import use_threads
+from slipstream.runtime.library import ModelLibrary
 
 _CPU = (1, 0)  # DLPack's name of it
 
@@ -37,31 +38,10 @@ class Outputs(tuple[Any, ...]):
 
 
 class Executor:
-    """Compiled code with its weights; safe to call from several threads, which take turns."""
+    """Compiled code with its weights: checks what it is called with, and names what it returns."""
 
-    def __init__(
-        self,
-        executable: Any,
-        weights: Sequence[Array],
-        inputs: tuple[TensorSpec, ...],
-        outputs: tuple[TensorSpec, ...],
-        threads: int | None = None,
-        device: Any = None,
-    ) -> None:
-        import tvm
-
-        self.inputs, self.outputs, self.threads = inputs, outputs, threads
-        self._lock = threading.Lock()
-        use_threads(threads)
-        self._device = device or tvm.cpu()
-        self._on_gpu = self._device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
-        shared = [tvm.runtime.from_dlpack(weight) for weight in weights]
-        self._weights = tvm.runtime.convert([w.copyto(self._device) for w in shared] if self._on_gpu else shared)
-        self._mapped = list(weights)
-        self._main = tvm.relax.VirtualMachine(executable, self._device)["main"]
-        self._from_dlpack = tvm.runtime.from_dlpack
-        self._tensor = tvm.runtime.tensor
-        self._tensor_type = tvm.runtime.Tensor
+    def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+        self.inputs, self.outputs = inputs, outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         """Run on NumPy arrays or DLPack tensors, by position, by keyword, or as one mapping of names.
@@ -71,7 +51,7 @@ class Executor:
         values = self._bind(args, kwargs)
         results = self._run([self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)])
         if all(isinstance(value, np.ndarray) for value in values):
-            results = [result.numpy() for result in results]
+            results = [np.asarray(self._to_numpy(result)) for result in results]
         return Outputs(results, [spec.name for spec in self.outputs])
 
     def on_device(self, *args: Any, **kwargs: Any) -> Callable[[], Outputs]:
@@ -85,16 +65,25 @@ class Executor:
 
         def run() -> Outputs:
             results = self._run(tensors)
-            self._device.sync()
+            self._wait()
             return Outputs(results, names)
 
         return run
 
+    def _to_device(self, spec: TensorSpec, value: Any) -> Any:
+        raise NotImplementedError
+
     def _run(self, tensors: list[Any]) -> list[Any]:
-        with self._lock:
-            use_threads(self.threads)
-            returned = self._main(*tensors, self._weights)
-        return [returned] if isinstance(returned, self._tensor_type) else list(returned)
+        raise NotImplementedError
+
+    def _to_numpy(self, result: Any) -> Any:
+        return result
+
+    def _wait(self) -> None:
+        """Until the device has finished what it was asked to run."""
+
+    def close(self) -> None:
+        """Give back what the model holds; it cannot be called afterwards."""
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
@@ -115,16 +104,80 @@ class Executor:
             raise InputError(f"missing input: {', '.join(missing)}")
         return [given[name] for name in names]
 
+
+class LibraryExecutor(Executor):
+    """A model that is a library of its own. Calls from several threads run at the same time and share its pool."""
+
+    def __init__(self, library: ModelLibrary, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+        super().__init__(inputs, outputs)
+        self._library = library
+
+    def _to_device(self, spec: TensorSpec, value: Any) -> Any:
+        return _dense_array(spec, value)
+
+    def _run(self, tensors: list[Any]) -> list[Any]:
+        return list(self._library.run(tensors))
+
+    def close(self) -> None:
+        self._library.close()
+
+
+class TvmExecutor(Executor):
+    """A model that TVM's virtual machine runs; safe to call from several threads, which take turns."""
+
+    def __init__(
+        self,
+        executable: Any,
+        weights: Sequence[Array],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        threads: int | None = None,
+        device: Any = None,
+    ) -> None:
+        import tvm
+
+        super().__init__(inputs, outputs)
+        self.threads = threads
+        self._lock = threading.Lock()
+        use_threads(threads)
+        self._device = device or tvm.cpu()
+        self._on_gpu = self._device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
+        shared = [tvm.runtime.from_dlpack(weight) for weight in weights]
+        self._weights = tvm.runtime.convert([w.copyto(self._device) for w in shared] if self._on_gpu else shared)
+        self._mapped = list(weights)
+        self._main = tvm.relax.VirtualMachine(executable, self._device)["main"]
+        self._from_dlpack = tvm.runtime.from_dlpack
+        self._tensor = tvm.runtime.tensor
+        self._tensor_type = tvm.runtime.Tensor
+
+    def _run(self, tensors: list[Any]) -> list[Any]:
+        with self._lock:
+            use_threads(self.threads)
+            returned = self._main(*tensors, self._weights)
+        return [returned] if isinstance(returned, self._tensor_type) else list(returned)
+
+    def _to_numpy(self, result: Any) -> Any:
+        return result.numpy()
+
+    def _wait(self) -> None:
+        self._device.sync()
+
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         _check(spec, value)
         if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != _CPU:
             tensor = self._from_dlpack(value)
             check_indices(spec, tensor)
             return tensor
-        array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
-        check_indices(spec, array)
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
-        return self._tensor(np.asarray(array, order="C"), self._device)
+        return self._tensor(_dense_array(spec, value), self._device)
+
+
+def _dense_array(spec: TensorSpec, value: Any) -> Array:
+    """An input as a dense array, after checking that it is one the model takes; the same memory if it can be."""
+    _check(spec, value)
+    array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
+    check_indices(spec, array)
+    return np.asarray(array, order="C")
 
 
 def _check(spec: TensorSpec, value: Any) -> None:

@@ -8,6 +8,7 @@ from slipstream.cli.bench import bench
 from slipstream.cli.compile import compile_command
 from slipstream.cli.completion import completion
 from slipstream.cli.doctor import doctor
+from slipstream.cli.export import export_command
 from slipstream.cli.measure import measure
 from slipstream.cli.operators import operators
 from slipstream.cli.report import report
@@ -40,6 +41,7 @@ for command in (
     compile_command,
     run,
     bench,
+    export_command,
     report,
     serve,
     operators,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from slipstream.errors import BuildError, TargetError
 from slipstream.graph import pipeline as tir_pipeline
+from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
+from slipstream.runtime.plan import Plan
 from slipstream.tvm_bridge.nvrtc import compile_kernels_separately, use_nvrtc
+
+logger = logging.getLogger(__name__)
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -29,10 +35,12 @@ _LARGEST_SCALAR = 16
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Compiled code whose `main` takes the model's inputs and then one tuple: `weights`."""
+    """Compiled code: the operators that `plan` calls or, without one, a `main` for TVM's virtual machine, which takes
+    the model's inputs and then one tuple: `weights`."""
 
     executable: Any
     weights: list[np.ndarray[Any, Any]]
+    plan: Plan | None = None
 
 
 def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = None) -> tvm.IRModule:
@@ -42,8 +50,26 @@ def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = 
         return fold_constants(transform.SplitLayoutRewritePreproc()(scheduled), target)
 
 
+def build_planned(mod: tvm.IRModule, target: Target) -> BuiltModel:
+    """Compile a module whose operators are scheduled: as a plan of calls where it can be, else as `build` does."""
+    if target.gpu is not None:
+        return build(mod, target)
+    try:
+        with target.tvm:
+            separate, weights = _separate_weights(mod, largest_scalar=0)
+            calls = lower_to_calls(separate)
+            plan = plan_calls(calls, target.vector_lanes)
+    except UnplannableError as reason:
+        logger.info("the model runs in TVM's virtual machine: %s", reason)
+        return build(mod, target)
+    try:
+        return BuiltModel(build_operators(operators_of(calls, plan), target), weights, plan)
+    except (tvm.error.InternalError, ValueError, RuntimeError) as error:
+        raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
+
+
 def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
-    """Compile a module whose operators are scheduled."""
+    """Compile a module whose operators are scheduled, for TVM's virtual machine."""
     mod, weights = _separate_weights(mod)
     try:
         with _context(target):
@@ -82,18 +108,20 @@ def prepare_for_cuda() -> None:
     use_nvrtc()
 
 
+def build_operators(mod: tvm.IRModule, target: Target) -> Any:
+    """A library of scheduled TIR functions. Callers pass what the functions expect: they check no shapes."""
+    mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(mod)
+    lower, finalize_host, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
+    host, _ = split_host_device_mods(lower(mod))
+    host = tvm.transform.Sequential([tirx.transform.SkipAssert(), finalize_host()])(host)
+    return tvm.runtime.Executable(codegen_build(host, target.tvm))
+
+
 def _lowering(target: Target) -> Any:
     """From scheduled operators to the virtual machine's code; no pass that would fuse or schedule again."""
     return tvm.transform.Sequential(
         [
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
-            transform.LegalizeOps(),
-            transform.RewriteDataflowReshape(),
-            transform.ToNonDataflow(),
-            transform.RemovePurityChecking(),
-            transform.CallTIRRewrite(),
-            transform.StaticPlanBlockMemory(),
+            *call_passes(),
             # What neither reads an input nor writes an output is launched as one graph.
             *([transform.RewriteCUDAGraph()] if target.gpu is not None else []),
             transform.LowerAllocTensor(),
@@ -106,10 +134,12 @@ def _lowering(target: Target) -> Any:
     )
 
 
-def _separate_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray[Any, Any]]]:
+def _separate_weights(
+    mod: tvm.IRModule, largest_scalar: int = _LARGEST_SCALAR
+) -> tuple[tvm.IRModule, list[np.ndarray[Any, Any]]]:
     """Move the constants of `main` into one tuple that is its last parameter, each distinct one once."""
     main = mod["main"]
-    collect = _WeightsToParameters()
+    collect = _WeightsToParameters(largest_scalar)
     body = collect.visit_expr(main.body)
     lifted = relax.Function([*main.params, *collect.parameters], body, main.ret_ty, main.is_pure)
     functions = dict(mod.functions.items())
@@ -120,8 +150,9 @@ def _separate_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray[
 
 @mutator
 class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
-    def __init__(self) -> None:
+    def __init__(self, largest_scalar: int) -> None:
         super().__init__()
+        self.largest_scalar = largest_scalar
         self.parameters: list[Any] = []
         self.weights: list[np.ndarray[Any, Any]] = []
         self.seen: dict[Any, Any] = {}
@@ -130,7 +161,7 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
         array = np.from_dlpack(op.value)
-        if 0 < array.nbytes <= _LARGEST_SCALAR:  # TVM cannot read an empty constant back
+        if 0 < array.nbytes <= self.largest_scalar:  # TVM cannot read an empty constant back
             return op
         address = (array.ctypes.data, array.shape, str(array.dtype))
         if address not in self.seen:

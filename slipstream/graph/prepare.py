@@ -12,9 +12,8 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.relax import transform
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
@@ -22,6 +21,7 @@ from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.gpu.half_precision import cast_to_half
+from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
@@ -41,48 +41,6 @@ class Pass:
 
 def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
     return lambda mod, _: tvm.transform.Sequential(list(passes))(mod)
-
-
-def _convert_layout(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    # A transposed convolution would be carried along into a layout that TVM cannot lower afterwards.
-    if _calls(mod, "relax.nn.conv2d_transpose"):
-        return mod
-    convert = _tvm(transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]}), transform.Normalize())
-    return convert(_ready_for_layout_conversion(mod), target)
-
-
-def _ready_for_layout_conversion(mod: tvm.IRModule) -> tvm.IRModule:
-    """Respell what layout conversion fails on: negative axes of squeeze (it reads foreign memory), and stack."""
-    x = wildcard()
-    squeeze, stack = is_op("relax.squeeze")(x), is_op("relax.stack")(x)
-
-    def rewrite_squeeze(call: Any, matched: Any) -> Any:
-        axes = call.attrs.axis
-        return call if axes is None else relax.op.squeeze(matched[x], [int(a) % len(matched[x].ty.shape) for a in axes])
-
-    def rewrite_stack(call: Any, matched: Any) -> Any:
-        if not isinstance(matched[x], relax.Tuple):
-            return call
-        axis = int(call.attrs.axis) % len(call.ty.shape)
-        return relax.op.concat([relax.op.expand_dims(part, axis) for part in matched[x].fields], axis)
-
-    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    main = rewrite_call(squeeze, rewrite_squeeze, mod["main"])
-    changed["main"] = rewrite_call(stack, rewrite_stack, main)
-    return changed
-
-
-def _calls(mod: tvm.IRModule, name: str) -> bool:
-    """Whether `main` calls the operator `name`."""
-    found = []
-    operator = tvm.ir.Op.get(name)
-
-    def visit(value: Any) -> None:
-        if isinstance(value, relax.Call) and value.op == operator:
-            found.append(value)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return bool(found)
 
 
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -136,7 +94,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "layout",
         "2-D convolutions in NHWC, so that the channels of one pixel fill a vector",
-        _convert_layout,
+        lambda mod, _: convert_layout(mod),
         optional=True,
     ),
     Pass(

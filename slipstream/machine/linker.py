@@ -24,14 +24,17 @@ def find_linker() -> list[str] | None:
     return None
 
 
+def no_linker() -> BuildError:
+    return BuildError(
+        "no linker found: install a C compiler (for example apt-get install gcc), or pip install 'slipstream[linker]'"
+    )
+
+
 def link(output: str, objects: Sequence[str], options: object = None, cc: object = None) -> None:
     """Link `objects` into the shared library `output` (called by TVM's `export_library`, hence its shape)."""
     linker = find_linker()
     if linker is None:
-        raise BuildError(
-            "no linker found: install a C compiler (for example apt-get install gcc), "
-            "or pip install 'slipstream[linker]'"
-        )
+        raise no_linker()
     libraries = [] if "-nostdlib" in linker else ["-lm"]
     command = [*linker, "-shared", "-fPIC", "-o", output, *objects, *libraries]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from slipstream.artifact.runtime import Executor
+from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import load_model
@@ -99,7 +99,7 @@ def check(proto: Any) -> None:
     loaded = load_model(proto)
     prepared, _ = prepare(loaded.module, target)
     built = build(apply_programs(prepared, target), target)
-    run = Executor(built.executable, built.weights, loaded.inputs, loaded.outputs, 2)
+    run = TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs, 2)
     verify(loaded, run, verification_inputs(loaded, None))
 
 

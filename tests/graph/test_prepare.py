@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
-from slipstream.artifact.runtime import Executor
+from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.frontends.onnx_import import load_onnx
 from slipstream.graph.build import apply_programs, build
@@ -75,7 +75,7 @@ def test_padding_norm_and_epilogue_end_up_inside_the_convolution(target) -> None
 def test_prepared_and_scheduled_blocks_compute_the_same(target, norm_first: bool) -> None:
     model = load_onnx(conv_block(norm_first=norm_first), name="block", source="memory")
     built = build(apply_programs(prepare(model.module, target)[0], target), target)
-    run = Executor(built.executable, built.weights, model.inputs, model.outputs)
+    run = TvmExecutor(built.executable, built.weights, model.inputs, model.outputs)
     checked = verify(model, run, verification_inputs(model, None))
     assert checked.outputs[0].max_relative < 1e-5
 

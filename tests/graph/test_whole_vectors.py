@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from slipstream.artifact.runtime import Executor
+from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.frontends.onnx_import import load_onnx
 from slipstream.graph.build import apply_programs, build
@@ -70,7 +70,7 @@ def test_results_are_those_of_the_model_and_cut_off_in_the_same_function(target:
     assert not any(name.startswith("slice") for name in names)
 
     built = build(apply_programs(prepared, target), target)
-    run = Executor(built.executable, built.weights, loaded.inputs, loaded.outputs)
+    run = TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs)
     assert verify(loaded, run, verification_inputs(loaded, None)).outputs[0].max_relative < 1e-5
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
-from slipstream.artifact.runtime import Executor
+from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.diffusion.posterior import Centre, Posterior
 from slipstream.errors import TargetError, VerificationError
@@ -119,7 +119,7 @@ def test_a_model_in_half_precision_is_near_its_reference(tmp_path: Path) -> None
     built = build(apply_programs(prepare(model.module, target)[0], target.host), target.host)
     path = tmp_path / "model.so"
     built.executable.export_library(str(path))
-    run = Executor(tvm.runtime.load_module(str(path)), built.weights, model.inputs, model.outputs)
+    run = TvmExecutor(tvm.runtime.load_module(str(path)), built.weights, model.inputs, model.outputs)
     checked = verify(model, run, verification_inputs(model, None), "float16")
     assert 1e-5 < checked.outputs[0].max_relative < checked.outputs[0].tolerance == 1e-2
     with pytest.raises(VerificationError):

@@ -1,0 +1,116 @@
+"""2-D convolutions in NHWC, and every operator between two of them carried along.
+
+TVM's layout conversion passes some operators only in one spelling, and puts a transpose on either side of the others.
+They are respelled first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op, transform
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
+
+from slipstream.graph.relax_walk import is_constant
+
+_RANK = 4
+_BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+
+_x, _y = wildcard(), wildcard()
+Respelling = Callable[[Any, Any], Any]
+
+
+def convert_layout(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with its 2-D convolutions in NHWC, their filters in OHWI."""
+    # A transposed convolution would be carried along into a layout that TVM cannot lower afterwards.
+    if _calls(mod, "relax.nn.conv2d_transpose"):
+        return mod
+    convert = transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})
+    return tvm.transform.Sequential([transform.Normalize(), convert, transform.Normalize()])(respell(mod))
+
+
+def respell(mod: tvm.IRModule) -> tvm.IRModule:
+    """The same computation in operators that layout conversion can see through."""
+    main = mod["main"]
+    for pattern, change in _respellings():
+        main = rewrite_call(pattern, change, main)
+    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    changed["main"] = main
+    return changed
+
+
+def _respellings() -> list[tuple[Any, Respelling]]:
+    return [
+        (is_op("relax.squeeze")(_x), _squeeze),
+        (is_op("relax.stack")(_x), _stack),
+        (is_op("relax.clip")(_x, wildcard(), wildcard()), _clip),
+        (is_op("relax.nn.leakyrelu")(_x), _leaky_relu),
+        *((is_op(f"relax.{name}")(_x, _y), _full_rank) for name in _BINARY),
+    ]
+
+
+def _squeeze(call: Any, matched: Any) -> Any:
+    """Without negative axes, for which the conversion reads foreign memory."""
+    axes = call.attrs.axis
+    return call if axes is None else op.squeeze(matched[_x], [int(a) % len(matched[_x].ty.shape) for a in axes])
+
+
+def _stack(call: Any, matched: Any) -> Any:
+    if not isinstance(matched[_x], relax.Tuple):
+        return call
+    axis = int(call.attrs.axis) % len(call.ty.shape)
+    return op.concat([op.expand_dims(part, axis) for part in matched[_x].fields], axis)
+
+
+def _clip(call: Any, matched: Any) -> Any:
+    low, high = (getattr(bound, "value", None) for bound in call.args[1:])
+    if not _is_float_image(call) or not isinstance(low, int | float) or not isinstance(high, int | float):
+        return call
+    dtype = str(call.ty.dtype)
+    return op.minimum(op.maximum(matched[_x], relax.const(float(low), dtype)), relax.const(float(high), dtype))
+
+
+def _leaky_relu(call: Any, matched: Any) -> Any:
+    slope = float(call.attrs.alpha)
+    if not _is_float_image(call) or not 0 <= slope <= 1:
+        return call
+    return op.maximum(matched[_x], op.multiply(matched[_x], relax.const(slope, str(call.ty.dtype))))
+
+
+def _full_rank(call: Any, matched: Any) -> Any:
+    """A constant of lower rank, such as one number per channel, gets the leading ones it stands for."""
+    if not _is_float_image(call):
+        return call
+    operands = [_with_leading_ones(operand) for operand in (matched[_x], matched[_y])]
+    if all(new is old for new, old in zip(operands, (matched[_x], matched[_y]), strict=True)):
+        return call
+    return relax.Call(call.op, operands, call.attrs)
+
+
+def _with_leading_ones(operand: Any) -> Any:
+    if not is_constant(operand) or not 0 < operand.ty.ndim < _RANK:
+        return operand
+    array = operand.value.numpy()
+    return relax.const(np.reshape(array, (1,) * (_RANK - array.ndim) + array.shape), str(array.dtype))
+
+
+def _is_float_image(call: Any) -> bool:
+    kind = call.ty
+    return isinstance(kind, relax.TensorType) and kind.ndim == _RANK and str(kind.dtype).startswith("float")
+
+
+def _calls(mod: tvm.IRModule, name: str) -> bool:
+    """Whether `main` calls the operator `name`."""
+    found = []
+    operator = tvm.ir.Op.get(name)
+
+    def visit(value: Any) -> None:
+        if isinstance(value, relax.Call) and value.op == operator:
+            found.append(value)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return bool(found)

@@ -1,0 +1,70 @@
+"""Making a model's library and the pool's with the C compiler (or Zig) that links compiled models."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slipstream.errors import BuildError
+from slipstream.machine.linker import find_linker, no_linker
+from slipstream.runtime.library import POOL
+
+NATIVE = Path(__file__).parent / "native"
+_PUBLIC = ("create", "destroy", "run", "set_threads", "inputs", "outputs", "input", "output", "error")
+_FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def pool_library() -> Path:
+    """The thread pool's library, compiled once for all models and kept in the user's cache."""
+    sources = b"".join((NATIVE / name).read_bytes() for name in ("pool.h", "pool.c"))
+    digest = hashlib.blake2b(sources + " ".join(_FLAGS).encode(), digest_size=8).hexdigest()
+    path = _cache() / f"pool-{platform.machine()}-{digest}" / POOL
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{os.getpid()}-{POOL}")
+        _compile([NATIVE / "pool.c"], unfinished, ["-fvisibility=default", f"-Wl,-soname,{POOL}", "-pthread"])
+        unfinished.rename(path)
+    return path
+
+
+def copy_pool(directory: Path) -> None:
+    """Put the thread pool's library beside a model's."""
+    shutil.copyfile(pool_library(), directory / POOL)
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "slipstream"
+
+
+def model_linker(source: Path, directory: Path) -> Callable[..., None]:
+    """What TVM calls with the object files of a model's operators: links them with the model's C `source`.
+
+    The pool's library has to be in `directory`, where the model's is going to be.
+    """
+    exported = source.with_suffix(".map")
+    exported.write_text(f"{{ global: {' '.join(f'*_{name};' for name in _PUBLIC)} local: *; }};\n")
+
+    def link(output: str, objects: Sequence[str], options: object = None, cc: object = None) -> None:
+        extra = [f"-I{NATIVE}", f"-Wl,--version-script,{exported}", "-Wl,-rpath,$ORIGIN", str(directory / POOL), "-lm"]
+        _compile([source, *map(Path, objects)], Path(output), extra)
+
+    link.output_format = "so"  # type: ignore[attr-defined]  # TVM asks this attribute which file type to hand over
+    return link
+
+
+def _compile(files: Sequence[Path], output: Path, extra: Sequence[str]) -> None:
+    compiler = find_linker()
+    if compiler is None:
+        raise no_linker()
+    command = [*compiler, *_FLAGS, "-o", str(output), *map(str, files), *extra]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        said = next((line for line in lines if "error" in line), lines[-1])
+        raise BuildError(f"compiling with {compiler[0]} failed: {said}")

@@ -1,0 +1,240 @@
+/* Runs one compiled model: its operators in order, in memory that was planned when it was compiled.
+
+   The file is compiled behind tables that were generated for the model (slipstream/runtime/source.py): its tensors,
+   the operators with their arguments, and the prefix of its public functions. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+#define ALIGNMENT 64
+#define PUBLIC __attribute__((visibility("default")))
+#define JOINED(prefix, name) prefix##_##name
+#define NAMED(prefix, name) JOINED(prefix, name)
+#define FUNCTION(name) NAMED(PREFIX, name)
+
+/* What an operator's function takes: TVM's argument and tensor records. */
+typedef struct {
+  int32_t type;
+  uint32_t unused;
+  void *pointer;
+} Argument;
+
+typedef struct {
+  void *data;
+  int32_t device_type, device_id, ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  const int64_t *shape;
+  int64_t *strides;
+  uint64_t byte_offset;
+} Tensor;
+
+enum { CPU = 1, TENSOR = 7 };
+
+/* Compiled operators reach the outside through these: TVM's code generator makes them pointers of the library. */
+extern int (*__TVMBackendParallelLaunch)(SlipstreamTask, void *, int) __attribute__((weak));
+extern void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) __attribute__((weak));
+extern int (*__TVMBackendFreeWorkspace)(int, int, void *) __attribute__((weak));
+
+static __thread char error_text[256];
+
+__attribute__((visibility("hidden"))) void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts,
+                                                                              int32_t count) {
+  size_t used = (size_t)snprintf(error_text, sizeof error_text, "%s: ", kind);
+  for (int32_t i = 0; i < count && used < sizeof error_text; i++) {
+    used += (size_t)snprintf(error_text + used, sizeof error_text - used, "%s", parts[i]);
+  }
+}
+
+__attribute__((visibility("hidden"))) void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *text) {
+  TVMFFIErrorSetRaisedFromCStrParts(kind, &text, 1);
+}
+
+static void *alloc_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
+  (void)device_type, (void)device_id, (void)code, (void)bits;
+  return slipstream_pool_alloc(bytes);
+}
+
+static int free_workspace(int device_type, int device_id, void *memory) {
+  (void)device_type, (void)device_id;
+  slipstream_pool_free(memory);
+  return 0;
+}
+
+__attribute__((constructor)) static void connect_operators(void) {
+  if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = slipstream_pool_launch;
+  if (&__TVMBackendAllocWorkspace) __TVMBackendAllocWorkspace = alloc_workspace;
+  if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = free_workspace;
+}
+
+/* What one call at a time needs: the operators' results, and arguments that point to them. */
+typedef struct Workspace {
+  struct Workspace *next;
+  char *memory;
+  Tensor tensors[TENSORS];
+  Argument arguments[ARGUMENTS];
+} Workspace;
+
+typedef struct {
+  int threads;
+  char *weights;
+  size_t weights_bytes;
+  pthread_mutex_t lock;
+  Workspace *unused;
+} Model;
+
+static Workspace *make_workspace(const Model *model) {
+  Workspace *workspace = calloc(1, sizeof *workspace);
+  void *memory = NULL;
+  if (!workspace || posix_memalign(&memory, ALIGNMENT, ARENA_BYTES)) {
+    free(workspace);
+    snprintf(error_text, sizeof error_text, "not enough memory for a call");
+    return NULL;
+  }
+  workspace->memory = memory;
+  for (int i = 0; i < TENSORS; i++) {
+    const TensorPlan *plan = &tensor_plans[i];
+    char *base = plan->place == IN_WEIGHTS ? model->weights : plan->place == IN_ARENA ? workspace->memory : NULL;
+    workspace->tensors[i] = (Tensor){base ? base + plan->offset : NULL, CPU, 0, plan->ndim, plan->code, plan->bits, 1,
+                                     plan->shape, NULL, 0};
+  }
+  for (int i = 0; i < ARGUMENTS; i++) {
+    workspace->arguments[i] = (Argument){TENSOR, 0, &workspace->tensors[argument_tensors[i]]};
+  }
+  return workspace;
+}
+
+static void free_workspace_of(Workspace *workspace) {
+  free(workspace->memory);
+  free(workspace);
+}
+
+static Workspace *take_workspace(Model *model) {
+  pthread_mutex_lock(&model->lock);
+  Workspace *workspace = model->unused;
+  if (workspace) model->unused = workspace->next;
+  pthread_mutex_unlock(&model->lock);
+  return workspace ? workspace : make_workspace(model);
+}
+
+static void return_workspace(Model *model, Workspace *workspace) {
+  pthread_mutex_lock(&model->lock);
+  workspace->next = model->unused;
+  model->unused = workspace;
+  pthread_mutex_unlock(&model->lock);
+}
+
+/* The weights, mapped: pages are read when they are first used, and shared by all processes that run the model. */
+static int map_weights(Model *model, const char *path) {
+  struct stat status;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 || fstat(file, &status) || (size_t)status.st_size < WEIGHTS_BYTES) {
+    snprintf(error_text, sizeof error_text, "cannot read %.150s: %s", path, file < 0 ? strerror(errno) : "too short");
+    if (file >= 0) close(file);
+    return -1;
+  }
+  model->weights_bytes = (size_t)status.st_size;
+  model->weights = mmap(NULL, model->weights_bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  if (model->weights != MAP_FAILED) return 0;
+  snprintf(error_text, sizeof error_text, "cannot map %.150s: %s", path, strerror(errno));
+  return -1;
+}
+
+PUBLIC const char *FUNCTION(error)(void) { return error_text; }
+
+PUBLIC void FUNCTION(destroy)(Model *model) {
+  if (!model) return;
+  for (Workspace *workspace = model->unused, *next; workspace; workspace = next) {
+    next = workspace->next;
+    free_workspace_of(workspace);
+  }
+  if (model->weights) munmap(model->weights, model->weights_bytes);
+  pthread_mutex_destroy(&model->lock);
+  slipstream_pool_release();
+  free(model);
+}
+
+PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
+  Model *model = calloc(1, sizeof *model);
+  if (!model) return NULL;
+  slipstream_pool_retain();
+  pthread_mutex_init(&model->lock, NULL);
+  model->threads = threads > 0 ? threads : THREADS;
+  if (WEIGHTS_BYTES && map_weights(model, weights)) {
+    model->weights = NULL;
+    FUNCTION(destroy)(model);
+    return NULL;
+  }
+  return model;
+}
+
+PUBLIC void FUNCTION(set_threads)(Model *model, int threads) { model->threads = threads > 0 ? threads : THREADS; }
+
+PUBLIC int FUNCTION(inputs)(void) { return INPUTS; }
+
+PUBLIC int FUNCTION(outputs)(void) { return OUTPUTS; }
+
+PUBLIC const TensorInfo *FUNCTION(input)(int index) {
+  return index >= 0 && index < INPUTS ? &input_infos[index] : NULL;
+}
+
+PUBLIC const TensorInfo *FUNCTION(output)(int index) {
+  return index >= 0 && index < OUTPUTS ? &output_infos[index] : NULL;
+}
+
+static int is_aligned(const void *pointer) { return (uintptr_t)pointer % ALIGNMENT == 0; }
+
+/* Where operators read an input or write an output: the caller's memory if it is aligned, else a copy of it. */
+static void *place_of(const void *given, char *memory, int64_t staging) {
+  return is_aligned(given) ? (void *)given : memory + staging;
+}
+
+static int run_steps(Workspace *workspace) {
+  Argument result = {0};
+  for (int i = 0; i < STEPS; i++) {
+    const Step *step = &steps[i];
+    slipstream_pool_limit(step->threads);
+    if (step->function(NULL, workspace->arguments + step->first, step->count, &result)) return -1;
+  }
+  return 0;
+}
+
+PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *outputs) {
+  Workspace *workspace = take_workspace(model);
+  if (!workspace) return -1;
+  for (int i = 0; i < INPUTS; i++) {
+    void *place = place_of(inputs[i], workspace->memory, input_infos[i].staging);
+    if (place != inputs[i]) memcpy(place, inputs[i], input_infos[i].bytes);
+    for (int k = 0; k < INPUT_VIEWS; k++) {
+      if (input_views[k].index == i) workspace->tensors[input_views[k].tensor].data = place;
+    }
+  }
+  for (int i = 0; i < OUTPUTS; i++) {
+    if (output_copies[i] >= 0) continue;
+    void *place = place_of(outputs[i], workspace->memory, output_infos[i].staging);
+    for (int k = 0; k < OUTPUT_VIEWS; k++) {
+      if (output_views[k].index == i) workspace->tensors[output_views[k].tensor].data = place;
+    }
+  }
+  error_text[0] = 0;
+  slipstream_pool_begin(model->threads);
+  int failed = run_steps(workspace);
+  slipstream_pool_end();
+  for (int i = 0; i < OUTPUTS && !failed; i++) {
+    const void *from = output_copies[i] >= 0 ? workspace->tensors[output_copies[i]].data
+                       : is_aligned(outputs[i]) ? NULL
+                                                : workspace->memory + output_infos[i].staging;
+    if (from) memcpy(outputs[i], from, output_infos[i].bytes);
+  }
+  return_workspace(model, workspace);
+  return failed;
+}

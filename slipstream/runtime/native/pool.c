@@ -1,0 +1,542 @@
+/* A thread pool for compiled models: placed, shared, asleep when idle.
+
+   A parallel loop is split into as many tasks as its call has threads. Task 0 runs on the calling thread, task i on
+   worker i. A task that its worker has not begun by the time the caller is done is run by the caller, so a worker that
+   wakes up late or is preempted costs no more than its share of the work.
+
+   Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. The caller
+   is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
+   that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
+
+   Sharing. Threads are counted: all running calls together use no more than the pool has. A call that finds none free
+   waits in order of arrival; one that others wait behind takes a share, so many callers end up with a thread each.
+
+   Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
+   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more. */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_THREADS 512
+#define MOST_BLOCKS 16
+#define IN_CALL_SPIN_NS 500000 /* between the operators of a call; longer gaps are slept through */
+#define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
+#define STACK_BYTES (1 << 20)
+#define ALIGNMENT 64
+
+#if defined(__x86_64__) || defined(__i386__)
+#define relax() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define relax() __asm__ volatile("isb" ::: "memory")
+#else
+#define relax() ((void)0)
+#endif
+
+enum { IDLE, PENDING, RUNNING, ASLEEP, STOP };
+
+typedef struct Worker {
+  _Alignas(128) _Atomic int32_t state; /* a futex word */
+  SlipstreamTask task;
+  void *data;
+  SlipstreamEnv env;
+  int index, result;
+  _Atomic int in_call;
+  _Atomic int tid;
+  _Alignas(128) pthread_t thread;
+  int started, busy, group;
+  struct Worker *to_wake[2]; /* set while it is asleep */
+} Worker;
+
+typedef struct Waiting {
+  pthread_cond_t woken;
+  int admitted;
+  struct Waiting *next;
+} Waiting;
+
+typedef struct {
+  int threads, limit, depth;
+  Worker *helpers[MOST_THREADS];
+} Call;
+
+static struct {
+  pthread_mutex_t lock;
+  int users, capacity, running, helping; /* threads in all; calls; workers that help one */
+  int groups, free_group;                /* the group that no worker has */
+  cpu_set_t allowed, group[MOST_THREADS];
+  int group_of[CPU_SETSIZE];
+  Waiting *first, **last;
+  int64_t ended_at, usual_gap;
+  unsigned calls;
+} pool;
+
+static Worker workers[MOST_THREADS];
+static _Atomic int implicit_threads = 1;
+static _Atomic int64_t idle_spin_ns;
+static __thread Call own_call, *current;
+static __thread int is_worker;
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static void futex_wait(_Atomic int32_t *word, int32_t value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic int32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+/* ---- Workers ---- */
+
+static void wait_for_work(Worker *self) {
+  int64_t began = 0;
+  for (int spins = 0;; spins++) {
+    int32_t state = atomic_load_explicit(&self->state, memory_order_acquire);
+    if (state == PENDING || state == STOP) return;
+    relax();
+    if (spins % 32) continue;
+    int64_t now = now_ns();
+    if (!began) began = now;
+    int64_t most = atomic_load_explicit(&self->in_call, memory_order_relaxed) ? IN_CALL_SPIN_NS : idle_spin_ns;
+    if (now - began < most) continue;
+    int32_t idle = IDLE;
+    if (!atomic_compare_exchange_strong(&self->state, &idle, ASLEEP)) continue;
+    while (atomic_load(&self->state) == ASLEEP) futex_wait(&self->state, ASLEEP);
+    for (int i = 0; i < 2; i++) {
+      if (self->to_wake[i]) futex_wake(&self->to_wake[i]->state);
+      self->to_wake[i] = NULL;
+    }
+    began = 0;
+  }
+}
+
+/* End the sleep of a call's helpers. Those that are awake are not disturbed. */
+static void wake_helpers(Worker **helpers, int count) {
+  Worker *asleep[MOST_THREADS];
+  int sleeping = 0;
+  for (int i = 0; i < count; i++) {
+    if (atomic_load(&helpers[i]->state) == ASLEEP) asleep[sleeping++] = helpers[i];
+  }
+  for (int i = sleeping - 1; i >= 0; i--) {
+    for (int k = 0; k < 2; k++) asleep[i]->to_wake[k] = 2 * i + k + 1 < sleeping ? asleep[2 * i + k + 1] : NULL;
+    atomic_store(&asleep[i]->state, IDLE);
+  }
+  if (sleeping) futex_wake(&asleep[0]->state);
+}
+
+static void *work(void *argument) {
+  Worker *self = argument;
+  is_worker = 1;
+  pthread_setname_np(pthread_self(), "slipstream");
+  atomic_store(&self->tid, (int)syscall(SYS_gettid));
+  for (;;) {
+    wait_for_work(self);
+    int32_t pending = PENDING;
+    if (atomic_compare_exchange_strong(&self->state, &pending, RUNNING)) {
+      self->result = self->task(self->index, &self->env, self->data);
+      atomic_store_explicit(&self->state, IDLE, memory_order_release);
+    } else if (pending == STOP) {
+      return NULL;
+    }
+  }
+}
+
+static void place(Worker *worker, int group) {
+  worker->group = group;
+  /* The processors of a container can change under us: then the worker stays where it may. */
+  sched_setaffinity(atomic_load(&worker->tid), sizeof(cpu_set_t), &pool.group[group]);
+}
+
+static int start(Worker *worker) {
+  pthread_attr_t attributes;
+  sigset_t all, before;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  atomic_store(&worker->state, IDLE);
+  atomic_store(&worker->tid, 0);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+  int failed = pthread_create(&worker->thread, &attributes, work, worker);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  if (failed) return 0;
+  worker->started = 1;
+  while (!atomic_load(&worker->tid)) sched_yield();
+  place(worker, worker->group);
+  return 1;
+}
+
+static void stop_workers(void) {
+  for (int i = 0; i < MOST_THREADS; i++) {
+    if (!workers[i].started) continue;
+    if (atomic_exchange(&workers[i].state, STOP) == ASLEEP) futex_wake(&workers[i].state);
+    pthread_join(workers[i].thread, NULL);
+    workers[i].started = 0;
+  }
+}
+
+/* ---- Placement ---- */
+
+/* The processors of the same physical core as `cpu`; itself alone where the kernel does not say. */
+static void siblings_of(int cpu, cpu_set_t *set) {
+  char path[96], text[256] = "";
+  CPU_ZERO(set);
+  CPU_SET(cpu, set);
+  snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+  FILE *file = fopen(path, "r");
+  if (!file) return;
+  if (fgets(text, sizeof text, file)) {
+    for (char *at = text; *at && *at != '\n';) {
+      long low = strtol(at, &at, 10), high = low;
+      if (*at == '-') high = strtol(at + 1, &at, 10);
+      for (long i = low; i <= high && i < CPU_SETSIZE; i++) CPU_SET(i, set);
+      if (*at == ',') at++;
+    }
+  }
+  fclose(file);
+}
+
+/* Split the allowed processors into `pool.capacity` groups: whole physical cores if there are enough of them. */
+static void make_groups(void) {
+  static int order[CPU_SETSIZE], core_of[CPU_SETSIZE];
+  int count = 0, cores = 0;
+  cpu_set_t seen;
+  CPU_ZERO(&seen);
+  if (sched_getaffinity(0, sizeof pool.allowed, &pool.allowed)) CPU_ZERO(&pool.allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    cpu_set_t core;
+    pool.group_of[cpu] = -1;
+    if (!CPU_ISSET(cpu, &pool.allowed) || CPU_ISSET(cpu, &seen)) continue;
+    siblings_of(cpu, &core);
+    for (int other = cpu; other < CPU_SETSIZE; other++) {
+      if (!CPU_ISSET(other, &core) || !CPU_ISSET(other, &pool.allowed) || CPU_ISSET(other, &seen)) continue;
+      CPU_SET(other, &seen);
+      core_of[count] = cores;
+      order[count++] = other;
+    }
+    cores++;
+  }
+  pool.groups = pool.capacity;
+  pool.free_group = 0;
+  for (int g = 0; g < pool.groups; g++) {
+    CPU_ZERO(&pool.group[g]);
+  }
+  int units = pool.groups <= cores ? cores : count;
+  for (int i = 0; i < count; i++) {
+    int unit = pool.groups <= cores ? core_of[i] : i;
+    int group = units >= pool.groups ? (int)((int64_t)unit * pool.groups / units) : unit % pool.groups;
+    CPU_SET(order[i], &pool.group[group]);
+    pool.group_of[order[i]] = group;
+  }
+  for (int g = 0; g < pool.groups; g++) { /* more threads than processors: the rest may run anywhere */
+    if (!CPU_COUNT(&pool.group[g])) pool.group[g] = pool.allowed;
+  }
+  for (int i = 0; i + 1 < pool.groups; i++) {
+    if (workers[i].started) {
+      place(&workers[i], i + 1);
+    } else {
+      workers[i].group = i + 1;
+    }
+  }
+}
+
+/* Keep the helpers of a call off the group its caller runs in. */
+static void make_way(Call *call) {
+  int cpu = sched_getcpu();
+  if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0 || pool.calls++ % 1024 == 1023) {
+    cpu_set_t allowed;
+    if (!sched_getaffinity(0, sizeof allowed, &allowed) && !CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
+    if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0) return;
+  }
+  int mine = pool.group_of[cpu];
+  if (mine == pool.free_group) return;
+  for (int i = 0; i + 1 < pool.groups; i++) {
+    if (workers[i].group != mine) continue;
+    int helps = 0;
+    for (int k = 0; k < call->threads - 1; k++) helps |= call->helpers[k] == &workers[i];
+    if (workers[i].busy && !helps) return; /* another call's: it was there first */
+    if (workers[i].started) {
+      place(&workers[i], pool.free_group);
+    } else {
+      workers[i].group = pool.free_group;
+    }
+    pool.free_group = mine;
+    return;
+  }
+}
+
+/* ---- Sharing ---- */
+
+static void grow(int threads) {
+  if (threads > MOST_THREADS) threads = MOST_THREADS;
+  if (threads <= pool.capacity) return;
+  pool.capacity = threads;
+  make_groups();
+}
+
+static int unused(void) { return pool.capacity - pool.running - pool.helping; }
+
+static void admit_next(void) {
+  while (pool.first && unused() > 0) {
+    Waiting *next = pool.first;
+    pool.first = next->next;
+    if (!pool.first) pool.last = &pool.first;
+    next->admitted = 1;
+    pool.running++;
+    pthread_cond_signal(&next->woken);
+  }
+}
+
+static void take_turn(void) {
+  if (!pool.first && unused() > 0) {
+    pool.running++;
+    return;
+  }
+  Waiting self = {.woken = PTHREAD_COND_INITIALIZER};
+  *pool.last = &self;
+  pool.last = &self.next;
+  while (!self.admitted) pthread_cond_wait(&self.woken, &pool.lock);
+  pthread_cond_destroy(&self.woken);
+}
+
+static int waiting(void) {
+  int count = 0;
+  for (Waiting *w = pool.first; w; w = w->next) count++;
+  return count;
+}
+
+static void note_gap(void) {
+  int64_t gap = pool.ended_at ? now_ns() - pool.ended_at : LONGEST_GAP_NS * 2;
+  if (gap > LONGEST_GAP_NS * 2) gap = LONGEST_GAP_NS * 2;
+  pool.usual_gap += (gap - pool.usual_gap) / 4;
+  atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
+}
+
+int slipstream_pool_begin(int threads) {
+  if (current) {
+    current->depth++;
+    return current->threads;
+  }
+  if (is_worker) return 1; /* a task that calls a model: its loops run in the task */
+  Call *call = &own_call;
+  if (threads < 1) threads = 1;
+  pthread_mutex_lock(&pool.lock);
+  grow(threads);
+  if (!pool.running) note_gap();
+  take_turn();
+  int helpers = unused() / (1 + waiting());
+  if (helpers > threads - 1) helpers = threads - 1;
+  call->threads = 1;
+  call->limit = call->depth = 0;
+  for (int i = 0; i + 1 < pool.capacity && call->threads - 1 < helpers; i++) {
+    if (workers[i].busy || (!workers[i].started && !start(&workers[i]))) continue;
+    workers[i].busy = 1;
+    atomic_store(&workers[i].in_call, 1);
+    call->helpers[call->threads++ - 1] = &workers[i];
+  }
+  pool.helping += call->threads - 1;
+  if (call->threads > 1) make_way(call);
+  pthread_mutex_unlock(&pool.lock);
+  wake_helpers(call->helpers, call->threads - 1);
+  current = call;
+  return call->threads;
+}
+
+void slipstream_pool_end(void) {
+  Call *call = current;
+  if (!call) return;
+  if (call->depth) {
+    call->depth--;
+    return;
+  }
+  current = NULL;
+  pthread_mutex_lock(&pool.lock);
+  for (int i = 0; i < call->threads - 1; i++) {
+    call->helpers[i]->busy = 0;
+    atomic_store(&call->helpers[i]->in_call, 0);
+  }
+  pool.helping -= call->threads - 1;
+  pool.running--;
+  pool.ended_at = now_ns();
+  admit_next();
+  pthread_mutex_unlock(&pool.lock);
+}
+
+void slipstream_pool_limit(int threads) {
+  if (current) current->limit = threads;
+}
+
+void slipstream_pool_threads(int threads) { atomic_store(&implicit_threads, threads < 1 ? 1 : threads); }
+
+/* ---- Parallel loops ---- */
+
+static int launch(Call *call, SlipstreamTask task, void *data, int tasks) {
+  int count = call->threads;
+  if (call->limit > 0 && call->limit < count) count = call->limit;
+  if (tasks > 0 && tasks < count) count = tasks;
+  SlipstreamEnv env = {NULL, count};
+  for (int i = 1; i < count; i++) {
+    Worker *worker = call->helpers[i - 1];
+    worker->task = task;
+    worker->data = data;
+    worker->env = env;
+    worker->index = i;
+    if (atomic_exchange_explicit(&worker->state, PENDING, memory_order_acq_rel) == ASLEEP) futex_wake(&worker->state);
+  }
+  int result = task(0, &env, data);
+  for (int i = 1; i < count; i++) {
+    Worker *worker = call->helpers[i - 1];
+    int32_t pending = PENDING;
+    if (atomic_compare_exchange_strong(&worker->state, &pending, IDLE)) {
+      int failed = task(i, &env, data);
+      if (failed) result = failed;
+    }
+  }
+  for (int i = 1; i < count; i++) {
+    Worker *worker = call->helpers[i - 1];
+    for (int spins = 0; atomic_load_explicit(&worker->state, memory_order_acquire) == RUNNING; spins++) {
+      relax();
+      if (spins % 4096 == 4095) sched_yield(); /* it may have been preempted, even by us */
+    }
+    if (worker->result) result = worker->result;
+    worker->result = 0;
+  }
+  return result;
+}
+
+int slipstream_pool_launch(SlipstreamTask task, void *data, int tasks) {
+  if (current) return launch(current, task, data, tasks);
+  SlipstreamEnv alone = {NULL, 1};
+  if (is_worker) return task(0, &alone, data);
+  slipstream_pool_begin(atomic_load(&implicit_threads));
+  int result = launch(current, task, data, tasks);
+  slipstream_pool_end();
+  return result;
+}
+
+/* ---- Temporary buffers ---- */
+
+typedef struct {
+  void *memory;
+  uint64_t bytes;
+  int used;
+} Block;
+
+static pthread_key_t blocks_key;
+static pthread_once_t blocks_once = PTHREAD_ONCE_INIT;
+
+static void free_blocks(void *blocks) {
+  for (int i = 0; i < MOST_BLOCKS; i++) free(((Block *)blocks)[i].memory);
+  free(blocks);
+}
+
+static void make_blocks_key(void) { pthread_key_create(&blocks_key, free_blocks); }
+
+static Block *blocks_of_thread(void) {
+  pthread_once(&blocks_once, make_blocks_key);
+  Block *blocks = pthread_getspecific(blocks_key);
+  if (!blocks && (blocks = calloc(MOST_BLOCKS, sizeof *blocks))) pthread_setspecific(blocks_key, blocks);
+  return blocks;
+}
+
+void *slipstream_pool_alloc(uint64_t bytes) {
+  Block *blocks = blocks_of_thread(), *found = NULL;
+  for (int i = 0; blocks && i < MOST_BLOCKS; i++) {
+    Block *block = &blocks[i];
+    if (block->used) continue;
+    if (!found || (block->bytes >= bytes && (found->bytes < bytes || block->bytes < found->bytes))) found = block;
+  }
+  if (found && found->bytes < bytes) {
+    free(found->memory);
+    found->bytes = 0;
+    if (posix_memalign(&found->memory, ALIGNMENT, bytes)) {
+      found->memory = NULL;
+      return NULL;
+    }
+    found->bytes = bytes;
+  }
+  if (found) {
+    found->used = 1;
+    return found->memory;
+  }
+  void *memory = NULL;
+  return posix_memalign(&memory, ALIGNMENT, bytes ? bytes : 1) ? NULL : memory;
+}
+
+void slipstream_pool_free(void *memory) {
+  Block *blocks = memory ? blocks_of_thread() : NULL;
+  for (int i = 0; blocks && i < MOST_BLOCKS; i++) {
+    if (blocks[i].memory != memory) continue;
+    blocks[i].used = 0;
+    return;
+  }
+  free(memory);
+}
+
+/* ---- Users, fork and the end ---- */
+
+static void reset(void) {
+  pthread_mutex_init(&pool.lock, NULL);
+  pool.running = pool.helping = 0;
+  pool.first = NULL;
+  pool.last = &pool.first;
+}
+
+static void after_fork(void) {
+  /* The child has none of the workers, and whoever held the lock is not here to give it back. */
+  reset();
+  for (int i = 0; i < MOST_THREADS; i++) {
+    workers[i].started = workers[i].busy = 0;
+    atomic_store(&workers[i].state, IDLE);
+    atomic_store(&workers[i].in_call, 0);
+  }
+  current = NULL;
+}
+
+__attribute__((constructor)) static void on_load(void) {
+  reset();
+  pthread_atfork(NULL, NULL, after_fork);
+}
+
+void slipstream_pool_retain(void) {
+  pthread_mutex_lock(&pool.lock);
+  pool.users++;
+  pthread_mutex_unlock(&pool.lock);
+}
+
+void slipstream_pool_release(void) {
+  pthread_mutex_lock(&pool.lock);
+  if (!--pool.users && !pool.running) stop_workers();
+  pthread_mutex_unlock(&pool.lock);
+}
+
+int slipstream_pool_workers(void) {
+  int count = 0;
+  for (int i = 0; i < MOST_THREADS; i++) count += workers[i].started;
+  return count;
+}
+
+int slipstream_pool_sleeping(void) {
+  int count = 0;
+  for (int i = 0; i < MOST_THREADS; i++) count += workers[i].started && atomic_load(&workers[i].state) == ASLEEP;
+  return count;
+}
+
+/* ---- TVM's names, for code that looks them up: the tuner's processes load this library before TVM's ---- */
+
+int TVMBackendParallelLaunch(SlipstreamTask task, void *data, int tasks) {
+  return slipstream_pool_launch(task, data, tasks);
+}

@@ -1,0 +1,85 @@
+/* Callers come and go, loops of all sizes: every task has to run exactly once, before and after a fork. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+static int threads, rounds;
+
+typedef struct {
+  int runs[512];
+  int count;
+} Seen;
+
+static int note(int task, SlipstreamEnv *env, void *data) {
+  Seen *seen = data;
+  seen->runs[task]++;
+  if (task == 0) seen->count = env->num_task;
+  return task == env->num_task - 1 && env->num_task > 3 ? 7 : 0;
+}
+
+static void *call(void *argument) {
+  unsigned seed = (unsigned)(size_t)argument;
+  for (int round = 0; round < rounds; round++) {
+    int got = slipstream_pool_begin(threads);
+    for (int loop = 0; loop < 20; loop++) {
+      Seen seen;
+      memset(&seen, 0, sizeof seen);
+      int tasks = rand_r(&seed) % (threads + 2), limit = rand_r(&seed) % (threads + 1);
+      slipstream_pool_limit(limit);
+      int result = slipstream_pool_launch(note, &seen, tasks);
+      int wrong = seen.count < 1 || seen.count > got || (limit && seen.count > limit) || (tasks && seen.count > tasks);
+      for (int i = 0; i < 512; i++) wrong |= seen.runs[i] != (i < seen.count);
+      wrong |= result != (seen.count > 3 ? 7 : 0);
+      if (wrong) {
+        fprintf(stderr, "wrong: %d tasks of %d threads, result %d\n", seen.count, got, result);
+        _exit(1);
+      }
+    }
+    char *memory = slipstream_pool_alloc(1000 + rand_r(&seed) % 100000);
+    memory[0] = 1;
+    slipstream_pool_free(memory);
+    slipstream_pool_end();
+    if (rand_r(&seed) % 8 == 0) usleep(200);
+  }
+  return NULL;
+}
+
+static void run(int callers) {
+  pthread_t threads_of[64];
+  for (int i = 0; i < callers; i++) pthread_create(&threads_of[i], NULL, call, (void *)(size_t)(i + 1));
+  for (int i = 0; i < callers; i++) pthread_join(threads_of[i], NULL);
+}
+
+int main(int count, char **arguments) {
+  threads = atoi(arguments[1]);
+  rounds = atoi(arguments[2]);
+  (void)count;
+  slipstream_pool_retain();
+  run(1);
+  run(2);
+  run(9);
+  fflush(stdout);
+#ifdef __SANITIZE_THREAD__
+  return 0; /* which does not survive a fork */
+#endif
+  pid_t child = fork();
+  if (child == 0) {
+    run(3);
+    slipstream_pool_release();
+    _exit(slipstream_pool_workers() != 0);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  run(2);
+  usleep(50000);
+  printf("%d workers, %d asleep\n", slipstream_pool_workers(), slipstream_pool_sleeping());
+  int awake = slipstream_pool_workers() - slipstream_pool_sleeping();
+  slipstream_pool_release();
+  return status || awake || slipstream_pool_workers();
+}

@@ -1,0 +1,56 @@
+"""An exported model: built by the system's compiler, run without Python, the same results."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import slipstream
+from slipstream.cli import main
+from slipstream.errors import ArtifactError
+
+
+@pytest.fixture
+def bundle(artifact: Path, tmp_path: Path) -> Path:
+    done = CliRunner().invoke(main, ["export", str(artifact), "-o", str(tmp_path / "bundle")])
+    assert done.exit_code == 0, done.output
+    return tmp_path / "bundle"
+
+
+def _run(program: Path, bundle: Path, artifact: Path) -> None:
+    image = np.random.default_rng(3).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    (bundle / "image.bin").write_bytes(image.tobytes())
+    done = subprocess.run([str(program), "image.bin"], cwd=bundle, capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    with slipstream.load(artifact) as model:
+        np.testing.assert_array_equal(np.fromfile(bundle / "output-0.bin", np.float32), model(image)[0].ravel())
+
+
+def test_built_with_the_systems_compiler(bundle: Path, artifact: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    command = [compiler, "-Wall", "-Wextra", "-Werror", "-std=c11", "main.c", "-L.", "-ltiny_cnn", "-Wl,-rpath,$ORIGIN"]
+    done = subprocess.run([*command, "-o", "main"], cwd=bundle, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _run(bundle / "main", bundle, artifact)
+
+
+def test_built_with_cmake(bundle: Path, artifact: Path) -> None:
+    if not shutil.which("cmake") or not shutil.which("cc"):
+        pytest.skip("needs cmake and a C compiler")
+    for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]):
+        assert subprocess.run(command, cwd=bundle, capture_output=True).returncode == 0
+    _run(bundle / "build" / "main", bundle, artifact)
+
+
+def test_a_directory_in_use_is_left_alone(artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(ArtifactError, match="not an empty directory"):
+        slipstream.export(artifact, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
