@@ -76,6 +76,11 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def files(self) -> ModelFiles | None:
+        """The model as other runtimes were given it, once there was one."""
+        return self._files[0] if self._files else None
+
     def add(self, name: str) -> None:
         """Start another runtime and compare its outputs; raises what keeps it from taking part."""
         check_baseline(name, self.manifest, self._model)
