@@ -83,9 +83,11 @@ def model_files(manifest: Manifest, model: str | None) -> tuple[ModelFiles, obje
     files = ModelFiles(source, manifest.fingerprint, manifest.dtype, bool(manifest.gpu))
     if source.endswith(".pt2"):
         return files, None
-    from slipstream.frontends import zoo
-    from slipstream.frontends.onnx_import import clean_onnx
-
+    try:
+        from slipstream.frontends import zoo
+        from slipstream.frontends.onnx_import import clean_onnx
+    except ImportError as error:
+        raise MissingDependencyError(f"{source} cannot be read without {error.name}: install it with pip") from error
     if source.startswith("zoo:"):
         reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options, disposable=True)
     else:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,9 @@ class Contender:
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            self._process.stdin = None  # it ended: reading its answer says how
+        except BrokenPipeError:  # it ended: reading its answer says how
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from slipstream.artifact.bench import OURS, PATTERNS, BaselineError, bench, inte
 from slipstream.artifact.comparison import Comparison, block_length
 from slipstream.artifact.latency_statistics import ratio_of, timing_of
 from slipstream.artifact.request_pattern import Block, RequestPattern
-from slipstream.errors import ArtifactError, InputError
+from slipstream.errors import ArtifactError, InputError, MissingDependencyError
 from slipstream.statistics import median_ranks
 
 
@@ -157,3 +159,27 @@ def test_nothing_is_measured_of_a_directory_that_is_no_artifact(tmp_path: Path) 
         bench(tmp_path, seconds=0.1)
     with pytest.raises(InputError, match="positive number of seconds"):
         bench(tmp_path, seconds=0.0)
+
+
+def test_a_contender_that_has_ended_is_an_error_and_nothing_else(
+    tiny_artifact: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Comparison(tiny_artifact, threads=1) as comparison:
+        process = comparison._started[OURS][""]._process
+        process.kill()
+        process.wait()
+        with pytest.raises(ArtifactError, match="its process ended by SIGKILL"):
+            comparison.measure(RequestPattern(), 0.1, np.random.default_rng(0))
+    gc.collect()
+    assert capfd.readouterr().err == ""
+
+
+def test_without_the_onnx_package_only_the_other_runtimes_are_missing(
+    tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "slipstream.frontends.onnx_import", raising=False)
+    with Comparison(tiny_artifact, threads=1) as comparison:
+        with pytest.raises(MissingDependencyError, match="cannot be read without onnx"):
+            comparison.add("onnxruntime")
+        assert comparison.measure(RequestPattern(), 0.1, np.random.default_rng(0)).timings[0].runs >= 10
