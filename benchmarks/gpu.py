@@ -122,12 +122,14 @@ def tune(model: str, folder: Path, budget: float, **options: Any) -> dict[str, A
 
 def against_others(artifact: Path, names: list[str], seconds: float) -> dict[str, Any]:
     """The comparison; a runtime that cannot run the model is left out, and its error message recorded."""
-    from slipstream.artifact.bench import BaselineError, bench
+    from slipstream.artifact.bench import BACK_TO_BACK, BaselineError, bench
 
     failed: dict[str, str] = {}
     while True:
         try:
-            return {**asdict(bench(artifact, against=names, seconds=seconds)), "failed": failed}
+            result = bench(artifact, against=names, seconds=seconds, patterns=[BACK_TO_BACK])
+            about = {"model": result.model, "threads": result.threads, "device": result.device}
+            return {**about, **asdict(result.parts[0]), "failed": failed}
         except BaselineError as error:
             print(error, flush=True)
             failed[error.name] = str(error)

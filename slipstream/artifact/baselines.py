@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,56 @@ from slipstream.errors import ArtifactError, InputError, MissingDependencyError
 from slipstream.frontends.inputs import Array
 
 Run = Callable[[], list[Any]]
-"""Runs a model once and waits for it. The outputs are arrays, or torch tensors where that would cost a copy."""
+"""Runs a model once and waits for it; threads may call it at the same time. The outputs are arrays, or torch tensors
+where that would cost a copy."""
 
 NAMES = ("onnxruntime", "openvino", "torch", "torch.compile")
 _WARM_UP = 3
 _IMAGES = 4  # dimensions of a batch of them
 # On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
 GPU_NAMES = ("torch", "torch:tf32", "torch.compile", "torch.compile:max-autotune")
+_SPINNING, _NO_SPINNING = "spinning", "no spinning"
+_OPENVINO_SETTINGS: dict[str, dict[str, Any]] = {
+    "latency": {},
+    "threads not pinned": {"ENABLE_CPU_PINNING": False},
+    "throughput": {"PERFORMANCE_HINT": "THROUGHPUT"},
+}
 
 
-def baseline(name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int) -> Run:
+@dataclass(frozen=True)
+class ModelFiles:
+    """The artifact's own model as other runtimes read it: a `.pt2`, or two ONNX files."""
+
+    source: str
+    fingerprint: str  # of the artifact's model
+    dtype: str
+    gpu: bool
+    fixed: str = ""  # ONNX as it was given, but for its shapes
+    clean: str = ""  # the same, simplified
+
+
+def settings_of(name: str, callers: int = 1) -> tuple[str, ...]:
+    """Settings of a runtime of which none is the fastest for every model and pattern of requests."""
+    if name == "onnxruntime":
+        return (_SPINNING, _NO_SPINNING)
+    if name == "openvino":  # its streams for throughput need requests that overlap
+        return tuple(setting for setting in _OPENVINO_SETTINGS if callers > 1 or setting != "throughput")
+    return ("",)
+
+
+def baseline(
+    name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int, setting: str = ""
+) -> Run:
     """A function that runs the artifact's own model once on `feeds` in the runtime called `name`."""
+    check_baseline(name, manifest, model)
+    files, owner = model_files(manifest, model)
+    run = open_baseline(name, files, feeds, threads, setting)
+    del owner
+    return run
+
+
+def check_baseline(name: str, manifest: Manifest, model: str | None) -> None:
+    """Raises if the runtime called `name` cannot take the artifact's model; nothing of it is imported."""
     names = GPU_NAMES if manifest.gpu else NAMES
     if name not in names:
         where = " on a GPU" if manifest.gpu else ""
@@ -29,27 +70,49 @@ def baseline(name: str, manifest: Manifest, model: str | None, feeds: dict[str, 
     source = model or manifest.source
     if source == "memory":
         raise ArtifactError("this artifact was compiled from a model in memory: give its file with --model")
+    if source.endswith(".pt2") and not name.startswith("torch"):
+        where = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}[name]
+        raise InputError(f"a PyTorch model cannot run in {where} as it is: bench it --against torch")
+    if not source.startswith("zoo:") and not Path(source).is_file():
+        raise ArtifactError(f"the model {source} is gone: give its new place with --model")
+
+
+def model_files(manifest: Manifest, model: str | None) -> tuple[ModelFiles, object]:
+    """The artifact's own model as files, and an object that deletes those of them that were made for this."""
+    source = model or manifest.source
+    files = ModelFiles(source, manifest.fingerprint, manifest.dtype, bool(manifest.gpu))
     if source.endswith(".pt2"):
-        return _from_pt2(name, Path(source), manifest, feeds, threads)
-    return _from_onnx(name, source, manifest, feeds, threads)
-
-
-def _from_onnx(name: str, source: str, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
-    from slipstream.frontends import onnx_run, zoo
-    from slipstream.frontends.onnx_import import clean_onnx
-
+        return files, None
+    try:
+        from slipstream.frontends import zoo
+        from slipstream.frontends.onnx_import import clean_onnx
+    except ImportError as error:
+        raise MissingDependencyError(f"{source} cannot be read without {error.name}: install it with pip") from error
     if source.startswith("zoo:"):
         reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options, disposable=True)
     else:
-        _must_exist(source)
         reference, facts = clean_onnx(Path(source), **manifest.options)
-    _must_match(facts["fingerprint"], manifest, source)
+    _must_match(facts["fingerprint"], manifest.fingerprint, source)
+    return replace(files, fixed=str(reference.path), clean=str(reference.clean_path)), reference
+
+
+def import_for(name: str) -> None:
+    """Import what `open_baseline` needs, where it is installed."""
     if name == "onnxruntime":
-        session = onnx_run.session(reference.path, threads=threads)
+        from slipstream.frontends import onnx_run  # noqa: F401
+
+
+def open_baseline(name: str, files: ModelFiles, feeds: dict[str, Array], threads: int, setting: str = "") -> Run:
+    """The model in the runtime called `name`, with one of `settings_of` or with its defaults."""
+    if name == "onnxruntime":
+        from slipstream.frontends import onnx_run
+
+        session = onnx_run.session(files.fixed, threads=threads, spinning=setting != _NO_SPINNING)
         return lambda: onnx_run.run(session, feeds)
     if name == "openvino":
-        return run_openvino(reference.path, feeds, threads)
-    return _run_torch(name, torch_module(reference.clean_path), manifest, feeds, threads)
+        return run_openvino(Path(files.fixed), feeds, threads, **_OPENVINO_SETTINGS.get(setting, {}))
+    module = _module_of_pt2(files) if files.source.endswith(".pt2") else torch_module(Path(files.clean))
+    return _run_on_gpu(name, module, feeds, files.dtype) if files.gpu else _run_torch(name, module, feeds, threads)
 
 
 def torch_module(path: Path) -> Any:
@@ -62,31 +125,31 @@ def torch_module(path: Path) -> Any:
     return as_torch(onnx.load(str(path)))
 
 
-def _from_pt2(name: str, path: Path, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
-    if not name.startswith("torch"):
-        where = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}[name]
-        raise InputError(f"a PyTorch model cannot run in {where} as it is: bench it --against torch")
+def _module_of_pt2(files: ModelFiles) -> Any:
     torch = _import_torch()
     from slipstream.frontends.torch_export import fingerprint
 
-    _must_exist(str(path))
-    program = torch.export.load(str(path))
-    _must_match(fingerprint(program), manifest, str(path))
-    return _run_torch(name, program.module(), manifest, feeds, threads)
+    program = torch.export.load(files.source)
+    _must_match(fingerprint(program), files.fingerprint, files.source)
+    return program.module()
 
 
 def run_openvino(model: Path, feeds: dict[str, Array], threads: int, **settings: Any) -> Run:
-    """One request at a time, in float32 as the artifact: left alone it takes bfloat16 where the CPU has it."""
+    """In float32 as the artifact: left alone it takes bfloat16 where the CPU has it. A request for every caller."""
     try:
         import openvino
     except ImportError as error:
         raise MissingDependencyError("OpenVINO is not installed: pip install openvino") from error
     usual = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     core = openvino.Core()
-    request = core.compile_model(core.read_model(str(model)), "CPU", {**usual, **settings}).create_infer_request()
-    outputs = range(len(request.model_outputs))
+    compiled = core.compile_model(core.read_model(str(model)), "CPU", {**usual, **settings})
+    outputs = range(len(compiled.outputs))
+    callers = threading.local()
 
     def run() -> list[Any]:
+        request = getattr(callers, "request", None)
+        if request is None:
+            request = callers.request = compiled.create_infer_request()
         request.infer(feeds, share_inputs=True, share_outputs=True)
         return [request.get_output_tensor(position).data for position in outputs]
 
@@ -121,10 +184,12 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> 
 
     # The graph has their addresses and nothing that keeps them.
     kept = (module, tensors, outputs)
+    one_at_a_time = threading.Lock()
 
     def run() -> list[Any]:
-        graph.replay()
-        torch.cuda.synchronize()
+        with one_at_a_time:
+            graph.replay()
+            torch.cuda.synchronize()
         return list(kept[2])
 
     return run
@@ -156,9 +221,7 @@ def in_half_precision(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
     return exported._apply(halved), [halved(tensor) for tensor in tensors]
 
 
-def _run_torch(name: str, module: Any, manifest: Manifest, feeds: dict[str, Array], threads: int) -> Run:
-    if manifest.gpu:
-        return _run_on_gpu(name, module, feeds, manifest.dtype)
+def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:
     torch = _import_torch()
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(value) for value in feeds.values()]
@@ -178,11 +241,6 @@ def _import_torch() -> Any:
     return import_torch()
 
 
-def _must_exist(source: str) -> None:
-    if not Path(source).is_file():
-        raise ArtifactError(f"the model {source} is not there any more: give its new place with --model")
-
-
-def _must_match(fingerprint: str, manifest: Manifest, source: str) -> None:
-    if fingerprint != manifest.fingerprint:
+def _must_match(fingerprint: str, expected: str, source: str) -> None:
+    if fingerprint != expected:
         raise ArtifactError(f"{source} is not the model this artifact was compiled from: compile it again")

@@ -1,4 +1,4 @@
-"""Timing an artifact against other runtimes: interleaved, same inputs, same threads, with the spread."""
+"""Timing an artifact against other runtimes: same inputs, same threads, as servers call models, with the spread."""
 
 from __future__ import annotations
 
@@ -10,57 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.baselines import baseline
-from slipstream.artifact.loaded import load
-from slipstream.errors import InputError, SlipstreamError
-from slipstream.frontends.inputs import random_inputs
+from slipstream.artifact.comparison import Comparison, Part, Progress, interleave_blocks
+from slipstream.artifact.contender import OURS, BaselineError
+from slipstream.artifact.request_pattern import Block, RequestPattern, run_block
+from slipstream.errors import InputError
 from slipstream.machine.target import available_cores
-from slipstream.statistics import median_ranks
 
-OURS = "slipstream"
-_BLOCK_SECONDS = 0.1
-# Worker threads go on spinning for a while after a run; the next contender must not pay for that.
+__all__ = ["BACK_TO_BACK", "OURS", "PATTERNS", "BaselineError", "BenchResult", "bench", "interleave"]
+
+BACK_TO_BACK = RequestPattern()
+PATTERNS = (BACK_TO_BACK, RequestPattern(pause=0.02))
+# Worker threads of the contender before may still be spinning.
 _PAUSE_SECONDS = 0.02
-_LEAST_BLOCKS = 10
-_RESAMPLES = 2000
-
-
-class BaselineError(InputError):
-    """Another runtime cannot run the model, for a reason of its own."""
-
-    def __init__(self, name: str, error: Exception) -> None:
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        super().__init__(f"{name} cannot run this model ({said.strip()}): leave it out of --against")
-        self.name = name
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one run: the median over all runs and its 95 % interval."""
-
-    name: str
-    median: float
-    low: float
-    high: float
-    runs: int
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times faster the artifact is than `against` (above one: faster), with its 95 % interval."""
-
-    against: str
-    median: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
 class BenchResult:
     model: str
     threads: int
-    timings: tuple[Timing, ...]
-    ratios: tuple[Ratio, ...]
+    parts: tuple[Part, ...]  # one for every pattern of requests
     device: str = ""  # the GPU; nothing for a CPU
 
 
@@ -71,86 +39,44 @@ def bench(
     model: str | None = None,
     threads: int | None = None,
     seconds: float = 10.0,
+    patterns: Sequence[RequestPattern] = PATTERNS,
     seed: int = 0,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> BenchResult:
-    """Time the artifact and each runtime in `against` for about `seconds` together."""
+    """Time the artifact and each runtime in `against` for about `seconds` together, once it is known that all of them
+    compute the same. Every contender has a process of its own; they take turns."""
     if seconds <= 0:
         raise InputError(f"cannot measure for {seconds} s: give a positive number of seconds")
     threads = min(threads or available_cores(), available_cores())
-    compiled = load(directory, threads=threads)
-    feeds = random_inputs(compiled.inputs, np.random.default_rng(seed))
-    # On a GPU no inputs are copied: the kernels are compared.
-    ours = compiled.on_device(feeds) if compiled.manifest.gpu else lambda: compiled(feeds)
-    contenders: dict[str, Callable[[], Any]] = {OURS: ours}
-    for name in dict.fromkeys(against):
-        try:
-            run = baseline(name, compiled.manifest, model, feeds, threads)
-            theirs = run()
-        except SlipstreamError:
-            raise
-        except Exception as error:  # another runtime may raise anything
-            raise BaselineError(name, error) from error
-        _must_agree(name, theirs, list(compiled(feeds)))
-        contenders[name] = run
-    blocks = interleave(contenders, seconds, np.random.default_rng(seed), progress)
-    timings = tuple(_timing(name, samples) for name, samples in blocks.items())
-    ratios = tuple(_ratio(name, blocks[OURS], blocks[name]) for name in blocks if name != OURS)
-    device = compiled.manifest.cpu if compiled.manifest.gpu else ""
-    return BenchResult(compiled.manifest.model, threads, timings, ratios, device)
+    callers = max(pattern.callers for pattern in patterns)
+    rng = np.random.default_rng(seed)
+    with Comparison(directory, threads=threads, model=model, callers=callers, seed=seed) as comparison:
+        for name in dict.fromkeys(against):
+            comparison.add(name)
+        parts = []
+        for number, pattern in enumerate(patterns):
+
+            def show(done: float, before: int = number) -> None:
+                progress((before + done) / len(patterns))
+
+            parts.append(comparison.measure(pattern, seconds / len(patterns), rng, show))
+        manifest = comparison.manifest
+    return BenchResult(manifest.model, threads, tuple(parts), manifest.cpu if manifest.gpu else "")
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], Any]],
-    seconds: float,
-    rng: np.random.Generator,
-    progress: Callable[[float], None] = lambda done: None,
+    contenders: Mapping[str, Callable[[], Any]], seconds: float, rng: np.random.Generator
 ) -> dict[str, list[list[float]]]:
-    """Run every contender in short blocks, in a new order each round; per contender, the times of each block.
+    """Functions of this process, back to back in short blocks, in turns; for each, the latencies of every block."""
 
-    The first run of a block is thrown away: it pays for what the previous contender did to the caches.
-    """
-    blocks: dict[str, list[list[float]]] = {name: [] for name in contenders}
-    began = time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds or len(blocks[next(iter(blocks))]) < _LEAST_BLOCKS:
-        progress(min(elapsed / seconds, 1.0))
-        for name in rng.permutation(list(contenders)):
-            blocks[str(name)].append(_run_block(contenders[str(name)]))
-    return blocks
+    def block(run: Callable[[], Any]) -> Callable[[float, int], Block]:
+        def after_a_pause(length: float, seed: int) -> Block:
+            time.sleep(_PAUSE_SECONDS)
+            return run_block(run, BACK_TO_BACK, length, seed)
 
+        return after_a_pause
 
-def _run_block(run: Callable[[], Any]) -> list[float]:
-    time.sleep(_PAUSE_SECONDS)
-    run()
-    samples: list[float] = []
-    began = time.perf_counter()
-    while not samples or time.perf_counter() - began < _BLOCK_SECONDS:
-        start = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - start)
-    return samples
-
-
-def _timing(name: str, blocks: list[list[float]]) -> Timing:
-    samples = np.sort(np.concatenate(blocks))
-    low, high = median_ranks(len(samples))
-    return Timing(name, float(np.median(samples)), float(samples[low]), float(samples[high]), len(samples))
-
-
-def _ratio(name: str, ours: list[list[float]], theirs: list[list[float]]) -> Ratio:
-    """Bootstrap over rounds, since runs within a block share the state of caches and clocks."""
-    a = np.array([np.median(block) for block in ours])
-    b = np.array([np.median(block) for block in theirs])
-    picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))
-    resampled = np.median(b[picks], axis=1) / np.median(a[picks], axis=1)
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return Ratio(name, float(np.median(b) / np.median(a)), float(low), float(high))
-
-
-def _must_agree(name: str, outputs: list[Any], ours: list[Any]) -> None:
-    """A race between programs that compute different things says nothing."""
-    for mine, theirs in zip(ours, outputs, strict=True):
-        other = theirs if isinstance(theirs, np.ndarray) else theirs.cpu().numpy()
-        scale = np.abs(other.astype(np.float64)).max(initial=0.0) or 1.0
-        if not np.allclose(mine, other, rtol=1e-2, atol=1e-2 * scale, equal_nan=True):
-            raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")
+    blocks = interleave_blocks(
+        {name: block(run) for name, run in contenders.items()}, BACK_TO_BACK.block_seconds, seconds, rng
+    )
+    return {name: [block.latencies for block in timed] for name, timed in blocks.items()}

@@ -26,15 +26,25 @@ _UNWANTED_FUSIONS = ["MatMulAddFusion"]
 
 
 def session(
-    path: str | Path, *, threads: int | None = None, optimise: bool = True, save_to: Path | None = None
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    optimise: bool = True,
+    save_to: Path | None = None,
+    spinning: bool = True,
 ) -> onnxruntime.InferenceSession:
-    """A CPU session. `save_to` writes the model after basic optimisation (no fused contrib operators)."""
+    """A CPU session. `save_to` writes the model after basic optimisation (no fused contrib operators).
+
+    Without `spinning` its threads sleep as soon as they have nothing to do.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
     if threads is not None:
         options.intra_op_num_threads = threads
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if save_to is not None:
         options.graph_optimization_level = levels.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(save_to)

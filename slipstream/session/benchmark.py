@@ -10,19 +10,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.artifact.request_pattern import RequestPattern
 from slipstream.session.directory import MODEL, SESSION
 
 if TYPE_CHECKING:
     from slipstream.artifact.bench import BenchResult
 
 FILE_NAME = "bench.json"
+_BACK_TO_BACK = RequestPattern()
 
 
 def keep_benchmark(directory: Path, result: BenchResult) -> None:
-    """Write a benchmark down, if `directory` is a session that may be written to."""
-    if not (directory / SESSION).is_file() or not os.access(directory, os.W_OK):
+    """Write down how the model ran back to back, if that was measured and `directory` is a session that may be written
+    to. Other patterns of requests are not what a tuning session's latencies compare with."""
+    plain = next((part for part in result.parts if part.pattern == _BACK_TO_BACK), None)
+    if plain is None or not (directory / SESSION).is_file() or not os.access(directory, os.W_OK):
         return
-    text = json.dumps({"model": _manifest_digest(directory), "measured_at": time.time(), **_plain(result)}, indent=1)
+    kept = {"threads": result.threads, "timings": plain.timings, "ratios": plain.ratios}
+    found = {"model": _manifest_digest(directory), "measured_at": time.time(), **kept}
+    text = json.dumps(found, indent=1, default=asdict)
     unfinished = directory / f".{FILE_NAME}-{os.getpid()}"
     unfinished.write_text(text + "\n")
     unfinished.replace(directory / FILE_NAME)
@@ -35,11 +41,6 @@ def read_benchmark(directory: Path) -> dict[str, Any] | None:
         return found if found["model"] == _manifest_digest(directory) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _plain(result: BenchResult) -> dict[str, Any]:
-    values = asdict(result)
-    return {name: values[name] for name in ("threads", "timings", "ratios")}
 
 
 def _manifest_digest(directory: Path) -> str:

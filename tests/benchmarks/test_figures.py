@@ -62,6 +62,11 @@ SETTINGS = {
     "remote-devices.md": ["limits, 60 s", "(30 s)"],
     "report.md": ["90 % of what was expected", "dropped after 10 s"],
     "results.md": ["is within 1 %", "The aim is 50 ms"],
+    "serving.md": [
+        "one caller after pauses of 20 ms",
+        "with its 95 % interval: a bootstrap",
+        "with the 95 % interval of each median",
+    ],
     "store.md": ["wait up to 30 s", "wrote for 30 s"],
     "tuning.md": ["within 5 % of its best", "at most 10 % of the time", "The reserve is 3 s, 10 % for settling"],
     "winograd.md": ["2.25 times fewer", "1e-3 for a measured program, 1e-4 for a compiled model"],

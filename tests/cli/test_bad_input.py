@@ -129,6 +129,9 @@ MISTAKES = {
     "unknown baseline": Mistake(
         "bench artifact --against tensorflow", "unknown baseline 'tensorflow'", needs_artifact=True
     ),
+    "pause and rate": Mistake("bench artifact --pause 1ms --rate 5", "exclude each other", needs_artifact=True),
+    "pause without sense": Mistake("bench artifact --pause soon", "a pause of 'soon'", needs_artifact=True),
+    "rate of nothing": Mistake("bench artifact --rate 0", "give a number above zero", needs_artifact=True),
     "model gone": Mistake(
         "bench artifact --against onnxruntime",
         "not there any more",

@@ -68,11 +68,16 @@ def test_compile_run_and_bench(tmp_path: Path) -> None:
         np.testing.assert_array_equal(saved["logits"], slipstream.load(tmp_path / "tiny")(x)["logits"])
 
     done = slipstream_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "1", "--json", cwd=tmp_path)
-    result = json.loads(done.stdout)
-    assert [timing["name"] for timing in result["timings"]] == ["slipstream", "onnxruntime"]
-    assert all(timing["low"] <= timing["median"] <= timing["high"] for timing in result["timings"])
-    (ratio,) = result["ratios"]
-    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    parts = json.loads(done.stdout)["parts"]
+    assert [part["pattern"]["pause"] for part in parts] == [0.0, 0.02]
+    for part in parts:
+        assert [timing["name"] for timing in part["timings"]] == ["slipstream", "onnxruntime"]
+        for timing in part["timings"]:
+            assert timing["low"] <= timing["median"] <= timing["high"]
+            assert timing["median"] <= timing["p90"] <= timing["p99"]
+            assert min(timing["requests_per_second"], timing["processor_seconds"]) > 0
+        (ratio,) = part["ratios"]
+        assert ratio["low"] <= ratio["median"] <= ratio["high"]
 
 
 def test_random_inputs_are_seeded(tiny_artifact: Path, tmp_path: Path) -> None:
@@ -122,5 +127,11 @@ def test_shape_and_constant_fix_what_is_dynamic(tmp_path: Path) -> None:
     done = slipstream_command("compile", "m.onnx", "-o", "out", "--shape", "x=2x3x8x5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert slipstream.load(tmp_path / "out").inputs[0].shape == (2, 3, 8, 5)
-    done = slipstream_command("bench", "out", "--against", "onnxruntime", "--seconds", "0.5", cwd=tmp_path)
-    assert "as fast" in done.stdout
+    asked = ["--against", "onnxruntime", "--pause", "5ms", "--callers", "2", "--seconds", "0.2"]
+    done = slipstream_command("bench", "out", *asked, cwd=tmp_path)
+    title, heading, ours, theirs = done.stdout.strip().splitlines()
+    assert title.rstrip().endswith("after a pause of 5 ms, 2 callers")
+    assert "p50 ms" in heading
+    assert ours.startswith("slipstream ")
+    assert theirs.startswith(("onnxruntime (spinning)", "onnxruntime (no spinning)"))
+    assert "as fast" in theirs

@@ -59,7 +59,12 @@ def test_run_and_bench_take_the_sessions_directory(tuned: Any) -> None:
     assert "logits: float32[1, 10]" in done.stdout
     done = slipstream_command("bench", str(directory), "--seconds", "0.2", "--json", cwd=directory.parent)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["timings"][0]["name"] == "slipstream"
+    timed = json.loads(done.stdout)["parts"][0]["timings"]
+    assert timed[0]["name"] == "slipstream"
+    assert json.loads((directory / "bench.json").read_text())["timings"] == timed
+    done = slipstream_command("bench", str(directory), "--seconds", "0.1", "--rate", "500", cwd=directory.parent)
+    assert "500 requests a second" in done.stdout
+    assert json.loads((directory / "bench.json").read_text())["timings"] == timed  # those back to back
 
 
 def test_status(tuned: Any) -> None:

@@ -136,7 +136,7 @@ def test_a_model_is_tuned_compiled_and_right(tmp_path: Path) -> None:
     on_device = model.on_device(feed)()
     np.testing.assert_allclose(on_device[0].numpy(), model(feed)[0], rtol=1e-5)
     timed = bench(tmp_path / "out", seconds=0.5)
-    assert timed.timings[0].median > 0
+    assert all(part.timings[0].median > 0 for part in timed.parts)
 
 
 def test_half_precision_is_tuned_for_tensor_cores_and_right(tmp_path: Path) -> None:

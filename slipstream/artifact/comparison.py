@@ -1,0 +1,169 @@
+"""An artifact and other runtimes, each in a process of its own, taking turns block by block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from slipstream.artifact.baselines import ModelFiles, check_baseline, model_files, settings_of
+from slipstream.artifact.contender import OURS, Contender, Job, LoadFacts
+from slipstream.artifact.directory import artifact_in
+from slipstream.artifact.latency_statistics import Ratio, Timing, ratio_of, timing_of
+from slipstream.artifact.loaded import check_artifact
+from slipstream.artifact.request_pattern import Block, RequestPattern
+from slipstream.errors import InputError
+from slipstream.frontends.inputs import Array, random_inputs
+
+Progress = Callable[[float], None]
+RunBlock = Callable[[float, int], Block]
+"""Runs one block of so many seconds; the number seeds its arrival times, the same for all contenders of a round."""
+
+_LEAST_ROUNDS = 10
+_ROUNDS_TO_CHOOSE = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """All contenders under one pattern of requests, the artifact first."""
+
+    pattern: RequestPattern
+    timings: tuple[Timing, ...]
+    ratios: tuple[Ratio, ...]
+
+
+class Comparison:
+    """The processes of all contenders; only one of them runs at a time.
+
+    Every setting of a runtime (`settings_of`) is a process too; `callers` is the most a pattern will have.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        threads: int,
+        model: str | None = None,
+        cores: Sequence[int] = (),
+        callers: int = 1,
+        seed: int = 0,
+    ) -> None:
+        directory = artifact_in(Path(directory))
+        self.manifest = check_artifact(directory)
+        self.facts: dict[str, dict[str, LoadFacts]] = {}
+        self._model, self._callers = model, callers
+        self._files: tuple[ModelFiles, object] | None = None
+        self._started: dict[str, dict[str, Contender]] = {}
+        self._folder = TemporaryDirectory(prefix="slipstream-")
+        feeds = Path(self._folder.name, "feeds.npz")
+        np.savez(feeds, **random_inputs(self.manifest.inputs, np.random.default_rng(seed)))  # type: ignore[arg-type]
+        runs_alone = bool(self.manifest.prefix)
+        self._job = Job(OURS, "", str(directory), None, str(feeds), threads, runs_alone, tuple(cores))
+        try:
+            self._outputs = self._start(self._job).outputs()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def files(self) -> ModelFiles | None:
+        """The model as other runtimes were given it, once there was one."""
+        return self._files[0] if self._files else None
+
+    def add(self, name: str) -> None:
+        """Start another runtime and compare its outputs; raises what keeps it from taking part."""
+        check_baseline(name, self.manifest, self._model)
+        if self._files is None:
+            self._files = model_files(self.manifest, self._model)
+        try:
+            for setting in settings_of(name, self._callers):
+                started = self._start(replace(self._job, name=name, setting=setting, files=self._files[0]))
+                _must_agree(name, started.outputs(), self._outputs)
+        except BaseException:
+            for contender in self._started.pop(name, {}).values():
+                contender.close()
+            raise
+
+    def measure(
+        self, pattern: RequestPattern, seconds: float, rng: np.random.Generator, progress: Progress = lambda done: None
+    ) -> Part:
+        """Time all contenders for about `seconds` together, each at the setting that is fastest in this pattern."""
+        began = time.perf_counter()
+        length = block_length(pattern, seconds, len(self._started))
+        chosen = {name: self._fastest(name, pattern, length, rng) for name in self._started}
+        runs = {name: partial(self._started[name][setting].block, pattern) for name, setting in chosen.items()}
+        blocks = interleave_blocks(runs, length, seconds, rng, progress, began)
+        timings = tuple(timing_of(name, blocks[name], chosen[name]) for name in blocks)
+        others = [name for name in blocks if name != OURS]
+        return Part(pattern, timings, tuple(ratio_of(name, blocks[OURS], blocks[name]) for name in others))
+
+    def close(self) -> None:
+        for settings in self._started.values():
+            for contender in settings.values():
+                contender.close()
+        self._started.clear()
+        self._folder.cleanup()
+
+    def _start(self, job: Job) -> Contender:
+        contender = self._started.setdefault(job.name, {})[job.setting] = Contender(job)
+        self.facts.setdefault(job.name, {})[job.setting] = contender.ready()
+        return contender
+
+    def _fastest(self, name: str, pattern: RequestPattern, length: float, rng: np.random.Generator) -> str:
+        settings = self._started[name]
+        if len(settings) == 1:
+            return next(iter(settings))
+        medians: dict[str, list[float]] = {setting: [] for setting in settings}
+        for _ in range(_ROUNDS_TO_CHOOSE):
+            seed = int(rng.integers(2**32))
+            for setting in rng.permutation(list(settings)).tolist():
+                block = settings[setting].block(pattern, length, seed)
+                medians[setting].append(float(np.median(block.latencies)))
+        return min(medians, key=lambda setting: float(np.median(medians[setting])))
+
+
+def block_length(pattern: RequestPattern, seconds: float, contenders: int) -> float:
+    """As long as the pattern asks for, or shorter, so that ten rounds of all contenders fit into `seconds`."""
+    return min(pattern.block_seconds, max(pattern.least_block_seconds, seconds / (_LEAST_ROUNDS * contenders)))
+
+
+def interleave_blocks(
+    contenders: Mapping[str, RunBlock],
+    length: float,
+    seconds: float,
+    rng: np.random.Generator,
+    progress: Progress = lambda done: None,
+    began: float | None = None,
+) -> dict[str, list[Block]]:
+    """Run blocks of all contenders in a new order each round, for `seconds` since `began` or ten rounds at least."""
+    blocks: dict[str, list[Block]] = {name: [] for name in contenders}
+    began = time.perf_counter() if began is None else began
+    rounds = 0
+    while (elapsed := time.perf_counter() - began) < seconds or rounds < _LEAST_ROUNDS:
+        progress(min(elapsed / seconds, 1.0))
+        seed = int(rng.integers(2**32))
+        for name in rng.permutation(list(contenders)).tolist():
+            blocks[name].append(contenders[name](length, seed))
+        rounds += 1
+    return blocks
+
+
+def _must_agree(name: str, outputs: list[Array], ours: list[Array]) -> None:
+    """A race between programs that compute different things says nothing."""
+    same = [output.shape for output in outputs] == [output.shape for output in ours]
+    for mine, theirs in zip(ours, outputs, strict=True) if same else ():
+        scale = np.abs(theirs.astype(np.float64)).max(initial=0.0) or 1.0
+        same = same and np.allclose(mine, theirs, rtol=1e-2, atol=1e-2 * scale, equal_nan=True)
+    if not same:
+        raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")

@@ -1,0 +1,71 @@
+"""Figures of many requests: quantiles, throughput, processor time, and ratios between contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipstream.artifact.request_pattern import Block
+from slipstream.statistics import median_ranks
+
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Requests of one contender: seconds each took (median with its 95 % interval, 90th and 99th percentile)."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+    runs: int  # requests that were timed
+    p90: float
+    p99: float
+    requests_per_second: float
+    processor_seconds: float  # user and system time of its process, per request
+    setting: str = ""  # the one of the runtime's settings that was fastest in this pattern
+    unserved: int = 0  # requests that arrived faster than they could be served
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster the artifact is than `against` (above one: faster), with its 95 % interval."""
+
+    against: str
+    median: float
+    low: float
+    high: float
+
+
+def timing_of(name: str, blocks: Sequence[Block], setting: str = "") -> Timing:
+    samples = np.sort(np.concatenate([block.latencies for block in blocks]))
+    low, high = median_ranks(len(samples))
+    unserved = sum(block.unserved for block in blocks)
+    served = len(samples) - unserved
+    p90, p99 = np.quantile(samples, [0.9, 0.99])
+    return Timing(
+        name,
+        float(np.median(samples)),
+        float(samples[low]),
+        float(samples[high]),
+        len(samples),
+        float(p90),
+        float(p99),
+        served / sum(block.seconds for block in blocks),
+        sum(block.processor_seconds for block in blocks) / max(served, 1),
+        setting,
+        unserved,
+    )
+
+
+def ratio_of(name: str, ours: Sequence[Block], theirs: Sequence[Block]) -> Ratio:
+    """Ratio of medians. Bootstrap over rounds: requests of one block share the state the machine is in."""
+    a = np.array([np.median(block.latencies) for block in ours])
+    b = np.array([np.median(block.latencies) for block in theirs])
+    picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))
+    resampled = np.median(b[picks], axis=1) / np.median(a[picks], axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Ratio(name, float(np.median(b) / np.median(a)), float(low), float(high))
