@@ -23,7 +23,7 @@ from tvm.tirx.build import codegen_build
 from slipstream.graph.build import prepare_for_cuda
 from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.machine.target import Target
-from slipstream.machine.threads import use_threads
+from slipstream.machine.threads import one_call, use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.expected import build_reference, fill, layout_of
@@ -200,6 +200,10 @@ class Worker:
         self._function(*(next(self._argument_sets) if self._argument_sets else self._arguments))
 
     def _take(self, number: int, repeat: int) -> Sequence[float]:
+        with one_call(self._target.threads):
+            return self._sample(number, repeat)
+
+    def _sample(self, number: int, repeat: int) -> Sequence[float]:
         if self._argument_sets:
             self._run_next()
             return [_seconds_of(self._run_next, number) for _ in range(repeat)]

@@ -79,6 +79,7 @@ def model_source(
     infos = [_info(spec, shapes, place) for spec, place in zip((*inputs, *outputs), staging, strict=True)]
     return "\n".join(
         [
+            "#define _GNU_SOURCE",
             "#include <stddef.h>",
             "#include <stdint.h>",
             f"#define PREFIX {prefix}",

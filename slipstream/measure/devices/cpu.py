@@ -16,6 +16,7 @@ from slipstream.measure.trial import Trial, answer_of
 from slipstream.measure.types import Failure
 from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer, ServerLostError, WorkerProcess
+from slipstream.runtime.link import pool_library
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class CpuDevice(Devices):
 
     def __init__(self, config: MeasureConfig) -> None:
         super().__init__()
+        # Programs are timed with the thread pool that compiled models have, in place of TVM's.
+        self.server_environment = {"LD_PRELOAD": str(pool_library())}
         self._drift = self.drifts["cpu"] = Drift()
         self._config = config
         self._running: Trial | None = None

@@ -93,12 +93,15 @@ typedef struct {
 
 static Workspace *make_workspace(const Model *model) {
   Workspace *workspace = calloc(1, sizeof *workspace);
-  void *memory = NULL;
-  if (!workspace || posix_memalign(&memory, ALIGNMENT, ARENA_BYTES)) {
+  /* Not from the heap, which would keep it when the model is gone. */
+  void *memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!workspace || memory == MAP_FAILED) {
     free(workspace);
+    if (memory != MAP_FAILED) munmap(memory, ARENA_BYTES);
     snprintf(error_text, sizeof error_text, "not enough memory for a call");
     return NULL;
   }
+  madvise(memory, ARENA_BYTES, MADV_HUGEPAGE);
   workspace->memory = memory;
   for (int i = 0; i < TENSORS; i++) {
     const TensorPlan *plan = &tensor_plans[i];
@@ -113,7 +116,7 @@ static Workspace *make_workspace(const Model *model) {
 }
 
 static void free_workspace_of(Workspace *workspace) {
-  free(workspace->memory);
+  munmap(workspace->memory, ARENA_BYTES);
   free(workspace);
 }
 
