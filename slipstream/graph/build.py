@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from slipstream.errors import BuildError, TargetError
-from slipstream.graph import pipeline as tir_pipeline
+from slipstream.graph.cpu import pipeline as tir_pipeline
 from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from slipstream.graph import pipeline as tir_pipeline
+from slipstream.graph.cpu import pipeline as tir_pipeline
 from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
 
