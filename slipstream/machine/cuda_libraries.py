@@ -49,14 +49,23 @@ def load_runtime() -> bool:
 
 
 def include_folder() -> str | None:
-    """CUDA's headers, which only half precision needs; None if there are none."""
+    """CUDA's headers, which only half precision needs; None if there are none.
+
+    A folder with all of them comes first: wheels have those of tensor cores (`crt/`) apart from the rest.
+    """
+    folders = [folder for folder in _include_folders() if (folder / "cuda_fp16.h").exists()]
+    whole = [folder for folder in folders if (folder / "crt" / "mma.h").exists()]
+    return next(map(str, (*whole, *folders)), None)
+
+
+def _include_folders() -> list[Path]:
+    toolkit = _toolkit() / "include"
     try:
         from cuda.pathfinder import find_nvidia_header_directory
     except ImportError:
-        folder = _toolkit() / "include"
-        return str(folder) if (folder / "cuda_fp16.h").exists() else None
-    found: str | None = find_nvidia_header_directory("cudart")
-    return found
+        return [toolkit]
+    found = find_nvidia_header_directory("cudart")
+    return [*([Path(found)] if found else []), toolkit]
 
 
 def _candidates(name: str) -> list[str]:
