@@ -1,5 +1,7 @@
 # make demo          install, then tune a small model on this CPU and benchmark it
-# make test          install, then lint, type-check and test
+# make test          install, then lint, type-check and test (CI; under eight minutes on two cores)
+# make test-all      the same with the tests marked slow
+# make unit          only the tests that `make test` runs, in WORKERS processes at a time
 # make bench-quick   install, then a smaller version of every benchmark's table, in under ten minutes
 PYTHON ?= python3
 VENV   := .venv
@@ -7,8 +9,10 @@ BIN    := $(VENV)/bin
 # Compiled models are linked with a C compiler; where there is none, Zig's linker comes from PyPI.
 LINKER := $(if $(shell command -v cc || command -v gcc || command -v clang || command -v g++),,linker)
 comma  := ,
+WORKERS ?= 2
+PYTEST  := $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test lint types unit bench-quick clean
+.PHONY: demo test test-all lint types unit unit-all bench-quick clean
 
 demo: $(VENV)/.installed
 	rm -rf demo/squeezenet
@@ -17,6 +21,8 @@ demo: $(VENV)/.installed
 	@echo "Next: slipstream resume demo/squeezenet --budget 3m, or slipstream tune your-model.onnx -o out --budget 5m"
 
 test: lint types unit
+
+test-all: lint types unit-all
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -27,7 +33,10 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest
+	$(PYTEST) -m "not slow"
+
+unit-all: $(VENV)/.installed-dev
+	$(PYTEST)
 
 bench-quick: $(VENV)/.installed-dev
 	rm -rf build/bench-quick

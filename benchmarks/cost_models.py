@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import RESULTS, run
-from slipstream.cost import CostModel, make
+from slipstream.cost import CostModel
 from slipstream.cost.accuracy import best_of_top, pair_accuracy
 from slipstream.cost.examples import Examples
 from slipstream.cost.metaschedule import MetaSchedule
 from slipstream.cost.types import Example
+from slipstream.plugins import Context, make
 
 RECORDING = RESULTS / "cost_examples.npz"
 QUICK = {"seeds": 1, "operators": 2}
@@ -102,9 +103,9 @@ def read() -> dict[str, list[Example]]:
 def new_model(name: str) -> CostModel:
     """The model of that name in `MODELS`, with nothing learned."""
     if name == "incremental":
-        return make("incremental", seed=0, threads=1)
+        return make("cost", "incremental", Context(seed=0, threads=1))
     if name == "stock":
-        return make("metaschedule", seed=0, threads=1)
+        return make("cost", "metaschedule", Context(seed=0, threads=1))
     return MetaSchedule(0, threads=1, warm_up=1, growth=1.0)
 
 

@@ -16,6 +16,7 @@ from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
 from slipstream.session.directory import MODEL, SESSION, SessionDirectory, open_store
+from slipstream.session.state_names import WINNERS
 from slipstream.session.stored_history import StoredHistory
 from slipstream.store import TrialRecord
 
@@ -52,7 +53,9 @@ class EndedSession:
         session = self.directory.session
         with open_store(self.directory, read_only=True) as store:
             self.record = store.session(session)
-            self.history = StoredHistory.of(store, session).history
+            stored = StoredHistory.of(store, session)
+            self.history = stored.history
+            self._winners = stored.saved.get(WINNERS, {})
             self.weights = {key: operator.weight for key, operator in self.history.operators.items()}
             self.ended = {n: slot.ended for n, slot in self.history.slots.items() if slot.ended is not None}
             self.trials = [t for t in store.trials(session=session) if math.isfinite(t.median)]
@@ -83,6 +86,13 @@ class EndedSession:
         text = self._sketches[trial.program.sketch]
         assert text is not None
         return Program(trial.operator, Sketch(text), from_json(trial.program.decisions))
+
+    def winners(self) -> dict[str, Program]:
+        """The program of each operator in the compiled model."""
+        return {
+            key: Program(key, Sketch(self._sketches[digest]), from_json(decisions))
+            for key, (digest, decisions) in self._winners.items()
+        }
 
     def latency(self, seconds: float = math.inf) -> float:
         """Sum of operators after `seconds`; infinite until all default programs were measured."""

@@ -30,13 +30,14 @@ _STYLE = {
 def draw(path: Path, inches: tuple[float, float], columns: int, fill: Any) -> None:
     """Write the SVG that `fill` draws into a row of axes.
 
-    Neither the date nor matplotlib's version is in the file, and no length depends on the fonts of the machine.
+    Neither the date nor matplotlib's version is in the file, and no length depends on the fonts of the machine or on
+    what else has been set in this process.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
         figure = Figure(figsize=inches)
         FigureCanvasSVG(figure)
         fill(figure, *figure.subplots(1, columns, squeeze=False)[0])

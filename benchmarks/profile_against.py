@@ -1,9 +1,9 @@
 """Operators of a compiled model that are slower than ONNX Runtime's (half a minute a model).
 
-Both run on the same inputs and threads, in turns. Our side records the start and end of each compiled function, ONNX
-Runtime writes its own profile. Operators are matched by computation (`benchmarks.rivals.computation`). Profiling takes
-time, so the table also has each model's latency without it. `--sessions build/latency` takes the models that
-`benchmarks.latency` tuned; otherwise they are compiled untuned.
+Both run on the same inputs and threads, in turns. Our side runs in TVM's virtual machine, which reports the start and
+end of each compiled function, ONNX Runtime writes its own profile. Operators are matched by computation
+(`benchmarks.rivals.computation`). Profiling takes time, so the table also has each model's latency without it.
+`--sessions build/latency` takes the models that `benchmarks.latency` tuned; otherwise they are compiled untuned.
 """
 
 from __future__ import annotations
@@ -41,16 +41,21 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     import_tvm_without_torch()
     import slipstream
+    from benchmarks.ended_session import EndedSession
 
     for model in options.models:
         artifact = options.sessions / model / "tuned" if options.sessions else options.work / model
         if not artifact.exists():
             slipstream.compile(f"zoo:{model}", artifact)
-        yield model, {"tuned": bool(options.sessions), **profile(f"zoo:{model}", artifact, options)}
+        winners = EndedSession(artifact).winners() if options.sessions else {}
+        yield model, {"tuned": bool(options.sessions), **profile(f"zoo:{model}", artifact, winners, options)}
 
 
-def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Both sides' latency and the typical time of each of their operators, in the order of the calls."""
+def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Both sides' latency and the typical time of each of their operators, in the order of the calls.
+
+    `winners` are the programs of the operators in `artifact`; those that have none run their default program.
+    """
     from benchmarks.rivals.computation import onnxruntime_computation, slipstream_computation
     from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
     from benchmarks.rivals.our_profile import OurProfile
@@ -58,19 +63,23 @@ def profile(model: str, artifact: Path, options: argparse.Namespace) -> dict[str
     from slipstream.artifact.loaded import load
     from slipstream.frontends import load_model, random_inputs
     from slipstream.frontends.onnx_run import session
+    from slipstream.graph.build import apply_programs
     from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
     from slipstream.graph.relax_walk import prim_funcs
     from slipstream.machine.target import resolve_target
+    from slipstream.session.winners import schedule_with
 
     target, loaded = resolve_target("cpu"), load_model(model)
-    names = {str(g.name_hint): describe(func) for g, func in prim_funcs(prepare(loaded.module, target)[0]).items()}
+    prepared, _ = prepare(loaded.module, target)
+    names = {str(g.name_hint): describe(func) for g, func in prim_funcs(prepared).items()}
     rng = np.random.default_rng(options.seed)
     feeds = random_inputs(loaded.inputs, rng)
     compiled, plain = load(artifact, threads=target.threads), session(loaded.reference.path, threads=target.threads)
     contenders = {OURS: lambda: compiled(feeds), THEIRS: lambda: plain.run(None, feeds)}
     whole = interleave(contenders, options.seconds / 2, rng)
-    ours = OurProfile(artifact, feeds, target.threads)
+    scheduled = apply_programs(prepared, target, schedule_with(winners, target))
+    ours = OurProfile(scheduled, target, loaded.inputs, feeds)
     theirs = OnnxRuntimeProfile(loaded.reference.path, feeds, target.threads, options.work)
     mine = run_alternately(ours.run, theirs.run, options.seconds / 2)
     other = [run for number, run in enumerate(theirs.end()) if number % (_RUNS_A_TURN + 1)]

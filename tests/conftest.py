@@ -1,25 +1,67 @@
-"""What several test files share: one small compiled model and small ONNX files to break."""
+"""What several test files share: one small compiled model, small ONNX files to break, and who runs alone."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
 
+Build = Callable[[Path], object]
+
+
+def _run_directory(factory: pytest.TempPathFactory) -> Path:
+    """The temporary directory of this run, the same for all of pytest-xdist's workers."""
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test marked `timing` runs while no other worker runs any; workers queue, so that it gets its turn."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    directory = _run_directory(item.config._tmp_path_factory)  # type: ignore[attr-defined]
+    kind = fcntl.LOCK_EX if item.get_closest_marker("timing") is not None else fcntl.LOCK_SH
+    with (directory / "queue").open("a") as queue, (directory / "turn").open("a") as turn:
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(turn, kind)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_UN)  # closing would leave it locked by children that were forked meanwhile
+
 
 @pytest.fixture(scope="session")
-def tiny_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Build], Path]:
+    """`made_once(name, build)`: the directory that `build` makes, made by the first worker that asks for it."""
+    root = _run_directory(tmp_path_factory)
+
+    def made(name: str, build: Build) -> Path:
+        path = root / "made-once" / name
+        path.parent.mkdir(exist_ok=True)
+        with FileLock(path.with_name(f"{name}.lock")):
+            if not path.exists():
+                build(path)
+        return path
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny_artifact(made_once: Callable[[str, Build], Path]) -> Path:
     """`zoo:tiny_cnn`, compiled once for the whole run. Do not change it: copy it."""
-    directory = tmp_path_factory.mktemp("artifacts") / "tiny"
-    slipstream.compile("zoo:tiny_cnn", directory)
-    return directory
+    return made_once("tiny", lambda path: slipstream.compile("zoo:tiny_cnn", path))
 
 
 def small_model(

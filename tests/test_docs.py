@@ -37,7 +37,7 @@ def section(name: str) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("name", ["tune", "resume", "compile", "load", "load_model"])
+@pytest.mark.parametrize("name", ["tune", "resume", "compile", "load", "export", "load_model"])
 def test_the_api_page_has_every_argument(name: str) -> None:
     text = section(name)
     for argument in inspect.signature(getattr(slipstream, name)).parameters:

@@ -184,9 +184,9 @@ def test_a_session_with_objects_stores_their_classes_and_needs_them_again(tmp_pa
     folder = SessionDirectory.read(directory)
     with Store.open(folder.store, read_only=True) as store:
         record = store.session(folder.session)
-        assert store.hardware(record.hardware)["measurer"] == "tests.session.synthetic:SyntheticMeasurer"
+        assert store.hardware(record.hardware)["measurer"] == "slipstream.testing.measurer:SyntheticMeasurer"
     assert record.options["settings"]["scheduler"] == "tests.test_plugins:Mine"
-    assert record.options["measurer"] == "tests.session.synthetic:SyntheticMeasurer"
+    assert record.options["measurer"] == "slipstream.testing.measurer:SyntheticMeasurer"
 
     said = refusal(lambda: slipstream.resume(directory, trials=2))
     assert said.startswith("this session's scheduler was a Python object, tests.test_plugins:Mine: go on from Python")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from slipstream.artifact.directory import artifact_in
-from slipstream.artifact.manifest import WEIGHTS, Manifest
-from slipstream.artifact.weights import map_weights
-from slipstream.frontends.inputs import Array
+from slipstream.frontends.inputs import Array, TensorSpec
+from slipstream.graph.build import build
+from slipstream.machine.target import Target
 from slipstream.machine.threads import use_threads
 
 # Calls of the virtual machine itself: they reserve memory or reshape without touching it.
@@ -20,16 +19,19 @@ _MACHINERY = ("vm.builtin.",)
 
 
 class OurProfile:
-    """An artifact in a virtual machine of its own that notes when each compiled function begins and ends."""
+    """A module with scheduled operators in TVM's virtual machine, which reports when each of them begins and ends.
 
-    def __init__(self, directory: Path, feeds: dict[str, Array], threads: int) -> None:
-        directory = artifact_in(directory)
-        manifest = Manifest.read(directory)
-        use_threads(threads)
-        self._weights = map_weights(directory / WEIGHTS, manifest.weights)
-        self._machine = relax.VirtualMachine(tvm.runtime.load_module(str(directory / manifest.library)), tvm.cpu())
-        shared = tvm.runtime.convert([tvm.runtime.from_dlpack(weight) for weight in self._weights])
-        self._arguments = [*(tvm.runtime.tensor(feeds[spec.name]) for spec in manifest.inputs), shared]
+    The library of an artifact runs the same compiled operators without such reports.
+    """
+
+    def __init__(
+        self, scheduled: tvm.IRModule, target: Target, inputs: Sequence[TensorSpec], feeds: dict[str, Array]
+    ) -> None:
+        use_threads(target.threads)
+        built = build(scheduled, target)
+        self._machine = relax.VirtualMachine(built.executable, tvm.cpu())
+        weights = tvm.runtime.convert([tvm.runtime.tensor(weight) for weight in built.weights])
+        self._arguments = [*(tvm.runtime.tensor(feeds[spec.name]) for spec in inputs), weights]
         self._machine.set_instrument(self._note)
         self._began = 0.0
         self._calls: list[tuple[str, float]] = []

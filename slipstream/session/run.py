@@ -63,7 +63,7 @@ class SessionRun:
         found = extract_operators(self.prepared)
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
-        snapshot = self._snapshot()
+        snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
         families = Families(operators, settings.families, stored_relatives(operators, self.store, record.hardware))
@@ -214,7 +214,7 @@ class SessionRun:
         session.snapshot.split["compile"] = time.monotonic() - started
         return _time_model(self.directory.model, self.target.threads), note
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
         measured = sum(1 for _ in self.store.trials(session=self.directory.session))
         return Snapshot(
             session=self.directory.session,
@@ -226,7 +226,7 @@ class SessionRun:
             start_latency=math.inf,
             latency=math.inf,
             curve=[],
-            operators=[],
+            operators=rows,
         )
 
     def _tell(self, kind: str, snapshot: Snapshot, **data: Any) -> None:

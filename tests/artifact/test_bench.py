@@ -19,6 +19,7 @@ from slipstream.errors import ArtifactError, InputError, MissingDependencyError
 from slipstream.statistics import median_ranks
 
 
+@pytest.mark.timing
 def test_contenders_alternate_and_the_ratio_is_found() -> None:
     order: list[str] = []
 
@@ -73,6 +74,7 @@ def test_blocks_shrink_to_fit_the_time_but_not_below_what_the_pattern_needs() ->
     assert block_length(RequestPattern(rate=1.0), 1.0, 2) == 3.0
 
 
+@pytest.mark.timing
 def test_every_setting_is_a_process_and_the_faster_one_is_named(tiny_artifact: Path) -> None:
     before = {child.pid for child in psutil.Process().children()}
     rng = np.random.default_rng(0)
@@ -174,6 +176,7 @@ def test_a_contender_that_has_ended_is_an_error_and_nothing_else(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.timing
 def test_without_the_onnx_package_only_the_other_runtimes_are_missing(
     tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

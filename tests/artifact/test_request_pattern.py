@@ -10,6 +10,7 @@ import pytest
 from slipstream.artifact.request_pattern import RequestPattern, _arrival_times, run_block
 from slipstream.errors import InputError
 
+pytestmark = pytest.mark.timing
 SERVICE = 0.004
 
 

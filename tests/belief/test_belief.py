@@ -110,6 +110,7 @@ def test_the_peak_limits_the_forecast():
     assert far.latency_reduction > near.latency_reduction
 
 
+@pytest.mark.timing
 def test_a_forecast_costs_less_than_20_ms():
     rng = np.random.default_rng(0)
     took = []

@@ -59,9 +59,10 @@ def test_a_side_that_computes_something_else_does_not_run(files, tmp_path):
     assert found["blocks"] == []
 
 
-def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
+def test_the_same_work_has_the_same_words(files, tmp_path):
     """The two profiles of a real model: every convolution and product of one side is found on the other."""
     from slipstream.frontends import load_model
+    from slipstream.graph.build import apply_programs
     from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
     from slipstream.graph.relax_walk import prim_funcs
@@ -69,9 +70,10 @@ def test_the_same_work_has_the_same_words(files, tiny_artifact, tmp_path):
 
     with np.load(files["feeds"]) as archive:
         feeds = dict(archive)
-    functions = prim_funcs(prepare(load_model("zoo:tiny_cnn").module, resolve_target("cpu"))[0])
-    names = {str(variable.name_hint): describe(func) for variable, func in functions.items()}
-    calls = OurProfile(tiny_artifact, feeds, 1).run()
+    model, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", threads=1)
+    prepared, _ = prepare(model.module, target)
+    names = {str(variable.name_hint): describe(func) for variable, func in prim_funcs(prepared).items()}
+    calls = OurProfile(apply_programs(prepared, target), target, model.inputs, feeds).run()
     ours = [slipstream_computation(*names[name.removesuffix("_prepacked")]) for name, _ in calls]
     profile = OnnxRuntimeProfile(Path(files["model"]), feeds, 1, tmp_path)
     profile.run()

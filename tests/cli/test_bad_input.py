@@ -134,7 +134,7 @@ MISTAKES = {
     "rate of nothing": Mistake("bench artifact --rate 0", "give a number above zero", needs_artifact=True),
     "model gone": Mistake(
         "bench artifact --against onnxruntime",
-        "not there any more",
+        "the model /gone/m.onnx is gone: give its new place with --model",
         lambda d: _manifest(d, source="/gone/m.onnx"),
         True,
     ),

@@ -258,6 +258,7 @@ def test_changed_lines_alone_are_drawn() -> None:
     assert "calls" not in drawn, "the heading of the table is on the screen already"
 
 
+@pytest.mark.timing
 def test_many_events_make_few_pictures_and_none_make_next_to_no_work() -> None:
     output = _Output()
     snapshot = _tuned(100)

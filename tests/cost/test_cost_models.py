@@ -80,6 +80,7 @@ def test_a_state_of_another_model_is_refused() -> None:
                 make("cost", reads, Context(seed=0)).restore(state)
 
 
+@pytest.mark.timing
 def test_a_round_of_fine_tuning_is_quick() -> None:
     model = make("cost", "incremental", Context(seed=0))
     model.learn(synthetic_examples(1000, seed=8))

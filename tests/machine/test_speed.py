@@ -27,6 +27,7 @@ def _matmul_flops(size: int = 1024) -> float:
     return 2 * size**3 / fastest
 
 
+@pytest.mark.timing
 def test_peak_is_above_a_matmul_and_below_what_a_core_can_issue(target: Target) -> None:
     peak = speed.measure_peak_flops(target)
     assert peak / target.threads > 1e9
@@ -51,6 +52,7 @@ def test_peak_kernel_does_the_work_that_is_counted(target: Target, monkeypatch: 
     np.testing.assert_allclose(sums.numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.timing
 def test_bandwidth_is_plausible_and_measuring_leaves_the_thread_unpinned(target: Target) -> None:
     cores = os.sched_getaffinity(0)
     assert 0.5e9 < speed.measure_bandwidth(target, seconds=0.3) < 5e12

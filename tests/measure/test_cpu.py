@@ -116,6 +116,7 @@ def test_equal_code_is_run_once(measurer: Engine) -> None:
     assert again[0].program == one
 
 
+@pytest.mark.timing
 def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
     list(measurer.measure([scheduled_matmul(tile, prepack=True) for tile in (16, 32)]))
     sch = s_tir.Schedule(tvm.IRModule({"main": unscheduled_matmul()}))

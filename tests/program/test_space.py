@@ -25,10 +25,13 @@ from slipstream.program.metaschedule import from_metaschedule, to_metaschedule
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.space import MOST_WRITTEN_OUT, Program, Space, StockSpace
 from slipstream.program.trace import apply, read_trace
-from tests.program.zoo_operators import function, labels, space
+from tests.program.zoo_operators import function, labels, space, spread
 
-every_operator = pytest.mark.parametrize("label", labels())
-some_operators = pytest.mark.parametrize("label", labels()[::6])
+SPREAD = spread()
+every_operator = pytest.mark.parametrize(
+    "label", [label if label in SPREAD else pytest.param(label, marks=pytest.mark.slow) for label in labels()]
+)
+some_operators = pytest.mark.parametrize("label", SPREAD[1::3])
 
 
 def programs_of(operator: Space) -> tuple[Program, ...]:
@@ -126,7 +129,7 @@ def test_a_bug_is_not_taken_for_an_illegal_schedule() -> None:
 
 def test_a_program_that_would_be_written_out_without_end_is_refused() -> None:
     found = 0
-    for label in labels():
+    for label in SPREAD:
         default = space(label).default
         if default.sketch.writes_out:
             points = space(label).points(default)
@@ -163,7 +166,7 @@ def renamed(func: Any) -> Any:
     return tvm.script.from_source(text)
 
 
-@pytest.mark.parametrize("label", labels()[::2])
+@pytest.mark.parametrize("label", SPREAD[1::2])
 def test_an_equal_operator_under_other_names_has_the_same_sketches(label: str) -> None:
     operator = space(label)
     other = renamed(operator.func)

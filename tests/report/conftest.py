@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import slipstream
 from slipstream.session.events import Event, Snapshot
+from tests.conftest import Build
 from tests.report.browser import Browser, run_browser
 from tests.session.synthetic import SyntheticMeasurer
 
@@ -36,8 +37,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def large(made_once: Callable[[str, Build], Path]) -> Path:
     """A session of 1,000 operators and 100,000 trials."""
     from tests.report.made_up import made_up_session
 
-    return made_up_session(tmp_path_factory.mktemp("large") / "session", operators=1000, slots=12_375).path
+    return made_once("large", lambda path: made_up_session(path, operators=1000, slots=12_375))

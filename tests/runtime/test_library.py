@@ -89,6 +89,7 @@ def test_threads_end_with_the_last_model(artifact: Path) -> None:
         second(_inputs())
 
 
+@pytest.mark.timing
 def test_no_processor_time_when_idle(artifact: Path) -> None:
     with slipstream.load(artifact) as model:
         for _ in range(50):

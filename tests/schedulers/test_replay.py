@@ -88,6 +88,7 @@ def test_two_curves_of_one_operator_are_refused():
         replay(_make("sequential", [curve], 1), [curve, curve], 1)
 
 
+@pytest.mark.timing
 def test_cheap_policies_replay_thousands_of_slots_a_second():
     curves = model_curves(np.random.default_rng(0), 20, 400, PEAK)
     began = time.perf_counter()
