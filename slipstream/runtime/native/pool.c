@@ -1,8 +1,9 @@
 /* A thread pool for compiled models: placed, shared, asleep when idle.
 
-   A parallel loop is split into as many tasks as its call has threads. Task 0 runs on the calling thread, task i on
-   worker i. A task that its worker has not begun by the time the caller is done is run by the caller, so a worker that
-   wakes up late or is preempted costs no more than its share of the work.
+   A parallel loop is split into as many tasks as its call has threads. The caller, when done with its own, runs those
+   that workers have not begun: one that wakes up late costs no more than its share. While other programs want the
+   processors there are a few tasks for each thread: it takes its own from the front, the caller what is left from the
+   back, and a worker that shares its processor does less.
 
    Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. The caller
    is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
@@ -12,7 +13,9 @@
    waits in order of arrival; one that others wait behind takes a share, so many callers end up with a thread each.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
-   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more. */
+   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more.
+   Between the operators of a call it spins, unless the caller has had to wait for workers lately: then other programs
+   want the processors, and a thread that sleeps gets one sooner than one that spins. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -31,7 +34,11 @@
 
 #define MOST_THREADS 512
 #define MOST_BLOCKS 16
+#define CROWDED_TASKS 4        /* for each thread, while others want the processors */
 #define IN_CALL_SPIN_NS 500000 /* between the operators of a call; longer gaps are slept through */
+#define CROWDED_SPIN_NS 5000   /* the same while others want the processors */
+#define LATE_NS 20000          /* and half as long again as the caller: a worker that late did not have its processor */
+#define CROWDED_LOOPS 64       /* parallel loops without such a wait, after which the processors count as ours */
 #define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
@@ -51,7 +58,8 @@ typedef struct Worker {
   SlipstreamTask task;
   void *data;
   SlipstreamEnv env;
-  int index, result;
+  int result;
+  _Atomic uint64_t range; /* tasks that nobody has begun: the first in the upper half, the end in the lower */
   _Atomic int in_call;
   _Atomic int tid;
   _Alignas(128) pthread_t thread;
@@ -84,6 +92,7 @@ static struct {
 static Worker workers[MOST_THREADS];
 static _Atomic int implicit_threads = 1;
 static _Atomic int64_t idle_spin_ns;
+static _Atomic int crowded;
 static __thread Call own_call, *current;
 static __thread int is_worker;
 
@@ -110,7 +119,9 @@ static void wait_for_work(Worker *self) {
     if (spins % 32) continue;
     int64_t now = now_ns();
     if (!began) began = now;
-    int64_t most = atomic_load_explicit(&self->in_call, memory_order_relaxed) ? IN_CALL_SPIN_NS : idle_spin_ns;
+    int64_t most = !atomic_load_explicit(&self->in_call, memory_order_relaxed) ? idle_spin_ns
+                   : atomic_load_explicit(&crowded, memory_order_relaxed)      ? CROWDED_SPIN_NS
+                                                                               : IN_CALL_SPIN_NS;
     if (now - began < most) continue;
     int32_t idle = IDLE;
     if (!atomic_compare_exchange_strong(&self->state, &idle, ASLEEP)) continue;
@@ -137,6 +148,26 @@ static void wake_helpers(Worker **helpers, int count) {
   if (sleeping) futex_wake(&asleep[0]->state);
 }
 
+/* A task of the range, from its front or its back; -1 if none is left. */
+static int take_task(_Atomic uint64_t *range, int from_back) {
+  uint64_t now = atomic_load(range);
+  for (;;) {
+    uint32_t first = (uint32_t)(now >> 32), end = (uint32_t)now;
+    if (first >= end) return -1;
+    uint64_t rest = from_back ? now - 1 : now + (1ULL << 32);
+    if (atomic_compare_exchange_weak(range, &now, rest)) return (int)(from_back ? end - 1 : first);
+  }
+}
+
+static int run_tasks(_Atomic uint64_t *range, int from_back, SlipstreamTask task, SlipstreamEnv *env, void *data) {
+  int result = 0;
+  for (int next; (next = take_task(range, from_back)) >= 0;) {
+    int failed = task(next, env, data);
+    if (failed) result = failed;
+  }
+  return result;
+}
+
 static void *work(void *argument) {
   Worker *self = argument;
   is_worker = 1;
@@ -146,7 +177,7 @@ static void *work(void *argument) {
     wait_for_work(self);
     int32_t pending = PENDING;
     if (atomic_compare_exchange_strong(&self->state, &pending, RUNNING)) {
-      self->result = self->task(self->index, &self->env, self->data);
+      self->result = run_tasks(&self->range, 0, self->task, &self->env, self->data);
       atomic_store_explicit(&self->state, IDLE, memory_order_release);
     } else if (pending == STOP) {
       return NULL;
@@ -383,36 +414,54 @@ void slipstream_pool_threads(int threads) { atomic_store(&implicit_threads, thre
 
 /* ---- Parallel loops ---- */
 
-static int launch(Call *call, SlipstreamTask task, void *data, int tasks) {
-  int count = call->threads;
-  if (call->limit > 0 && call->limit < count) count = call->limit;
-  if (tasks > 0 && tasks < count) count = tasks;
-  SlipstreamEnv env = {NULL, count};
-  for (int i = 1; i < count; i++) {
+static uint64_t range_of(int thread, int threads, int tasks) {
+  uint64_t first = (uint64_t)thread * tasks / threads, end = (uint64_t)(thread + 1) * tasks / threads;
+  return first << 32 | end;
+}
+
+static void wait_for(Worker *worker) {
+  for (int spins = 0; atomic_load_explicit(&worker->state, memory_order_acquire) == RUNNING; spins++) {
+    relax();
+    if (spins % 4096 == 4095) sched_yield(); /* it may have been preempted, even by us */
+  }
+}
+
+static int launch(Call *call, SlipstreamTask task, void *data, int most) {
+  int was_crowded = atomic_load_explicit(&crowded, memory_order_relaxed);
+  int tasks = call->threads > 1 && was_crowded ? call->threads * CROWDED_TASKS : call->threads;
+  if (call->limit > 0 && call->limit < tasks) tasks = call->limit;
+  if (most > 0 && most < tasks) tasks = most;
+  int threads = tasks < call->threads ? tasks : call->threads;
+  SlipstreamEnv env = {NULL, tasks};
+  for (int i = 1; i < threads; i++) {
     Worker *worker = call->helpers[i - 1];
     worker->task = task;
     worker->data = data;
     worker->env = env;
-    worker->index = i;
+    atomic_store_explicit(&worker->range, range_of(i, threads, tasks), memory_order_relaxed);
     if (atomic_exchange_explicit(&worker->state, PENDING, memory_order_acq_rel) == ASLEEP) futex_wake(&worker->state);
   }
-  int result = task(0, &env, data);
-  for (int i = 1; i < count; i++) {
-    Worker *worker = call->helpers[i - 1];
-    int32_t pending = PENDING;
-    if (atomic_compare_exchange_strong(&worker->state, &pending, IDLE)) {
-      int failed = task(i, &env, data);
-      if (failed) result = failed;
-    }
+  _Atomic uint64_t own = range_of(0, threads, tasks);
+  if (threads == 1) return run_tasks(&own, 0, task, &env, data);
+  int64_t started = now_ns();
+  int result = run_tasks(&own, 0, task, &env, data);
+  int64_t allowed = LATE_NS + (now_ns() - started) / 2;
+  for (int i = 1; i < threads; i++) {
+    int failed = run_tasks(&call->helpers[i - 1]->range, 1, task, &env, data);
+    if (failed) result = failed;
   }
-  for (int i = 1; i < count; i++) {
+  int64_t began = now_ns();
+  for (int i = 1; i < threads; i++) {
     Worker *worker = call->helpers[i - 1];
-    for (int spins = 0; atomic_load_explicit(&worker->state, memory_order_acquire) == RUNNING; spins++) {
-      relax();
-      if (spins % 4096 == 4095) sched_yield(); /* it may have been preempted, even by us */
-    }
+    int32_t pending = PENDING; /* one that comes too late has nothing to do */
+    if (!atomic_compare_exchange_strong(&worker->state, &pending, IDLE)) wait_for(worker);
     if (worker->result) result = worker->result;
     worker->result = 0;
+  }
+  if (now_ns() - began > allowed) {
+    atomic_store_explicit(&crowded, CROWDED_LOOPS, memory_order_relaxed);
+  } else if (was_crowded) {
+    atomic_store_explicit(&crowded, was_crowded - 1, memory_order_relaxed);
   }
   return result;
 }
