@@ -14,8 +14,8 @@
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more.
-   Between the operators of a call it spins, unless the caller has had to wait for workers lately: then other programs
-   want the processors, and a thread that sleeps gets one sooner than one that spins. */
+   Between the operators of a call it spins. In a call of few threads whose caller has often had to wait for workers
+   lately it sleeps: other programs want the processors, and a thread that sleeps gets one sooner than one that spins. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -38,7 +38,10 @@
 #define IN_CALL_SPIN_NS 500000 /* between the operators of a call; longer gaps are slept through */
 #define CROWDED_SPIN_NS 5000   /* the same while others want the processors */
 #define LATE_NS 20000          /* and half as long again as the caller: a worker that late did not have its processor */
-#define CROWDED_LOOPS 64       /* parallel loops without such a wait, after which the processors count as ours */
+#define LATE_SCORE 16          /* what such a wait adds to the score, of which a loop without one takes 1 */
+#define CROWDED_SCORE 48       /* above it the processors are crowded: over one loop in seventeen, for a while */
+#define MOST_SCORE 96
+#define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
@@ -60,7 +63,7 @@ typedef struct Worker {
   SlipstreamEnv env;
   int result;
   _Atomic uint64_t range; /* tasks that nobody has begun: the first in the upper half, the end in the lower */
-  _Atomic int in_call;
+  _Atomic int in_call, may_sleep;
   _Atomic int tid;
   _Alignas(128) pthread_t thread;
   int started, busy, group;
@@ -92,7 +95,7 @@ static struct {
 static Worker workers[MOST_THREADS];
 static _Atomic int implicit_threads = 1;
 static _Atomic int64_t idle_spin_ns;
-static _Atomic int crowded;
+static _Atomic int late_score;
 static __thread Call own_call, *current;
 static __thread int is_worker;
 
@@ -108,6 +111,8 @@ static void futex_wait(_Atomic int32_t *word, int32_t value) {
 
 static void futex_wake(_Atomic int32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
 
+static int is_crowded(void) { return atomic_load_explicit(&late_score, memory_order_relaxed) > CROWDED_SCORE; }
+
 /* ---- Workers ---- */
 
 static void wait_for_work(Worker *self) {
@@ -120,7 +125,7 @@ static void wait_for_work(Worker *self) {
     int64_t now = now_ns();
     if (!began) began = now;
     int64_t most = !atomic_load_explicit(&self->in_call, memory_order_relaxed) ? idle_spin_ns
-                   : atomic_load_explicit(&crowded, memory_order_relaxed)      ? CROWDED_SPIN_NS
+                   : self->may_sleep && is_crowded()                           ? CROWDED_SPIN_NS
                                                                                : IN_CALL_SPIN_NS;
     if (now - began < most) continue;
     int32_t idle = IDLE;
@@ -378,6 +383,7 @@ int slipstream_pool_begin(int threads) {
     atomic_store(&workers[i].in_call, 1);
     call->helpers[call->threads++ - 1] = &workers[i];
   }
+  for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
   pool.helping += call->threads - 1;
   if (call->threads > 1) make_way(call);
   pthread_mutex_unlock(&pool.lock);
@@ -427,8 +433,7 @@ static void wait_for(Worker *worker) {
 }
 
 static int launch(Call *call, SlipstreamTask task, void *data, int most) {
-  int was_crowded = atomic_load_explicit(&crowded, memory_order_relaxed);
-  int tasks = call->threads > 1 && was_crowded ? call->threads * CROWDED_TASKS : call->threads;
+  int tasks = call->threads > 1 && is_crowded() ? call->threads * CROWDED_TASKS : call->threads;
   if (call->limit > 0 && call->limit < tasks) tasks = call->limit;
   if (most > 0 && most < tasks) tasks = most;
   int threads = tasks < call->threads ? tasks : call->threads;
@@ -458,10 +463,11 @@ static int launch(Call *call, SlipstreamTask task, void *data, int most) {
     if (worker->result) result = worker->result;
     worker->result = 0;
   }
+  int score = atomic_load_explicit(&late_score, memory_order_relaxed);
   if (now_ns() - began > allowed) {
-    atomic_store_explicit(&crowded, CROWDED_LOOPS, memory_order_relaxed);
-  } else if (was_crowded) {
-    atomic_store_explicit(&crowded, was_crowded - 1, memory_order_relaxed);
+    atomic_store_explicit(&late_score, score + LATE_SCORE < MOST_SCORE ? score + LATE_SCORE : MOST_SCORE, memory_order_relaxed);
+  } else if (score) {
+    atomic_store_explicit(&late_score, score - 1, memory_order_relaxed);
   }
   return result;
 }
