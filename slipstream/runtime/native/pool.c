@@ -9,8 +9,9 @@
    is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
    that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. Threads are counted: all running calls together use no more than the pool has. A call that finds none free
-   waits in order of arrival; one that others wait behind takes a share, so many callers end up with a thread each.
+   Sharing. Threads are counted: all running calls together use no more than the pool has. A call takes its share of them
+   by how many calls there usually are at a time, so many callers end up with a thread each, which needs no barriers. One
+   that finds none free waits in order of arrival.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more.
@@ -89,6 +90,7 @@ static struct {
   int group_of[CPU_SETSIZE];
   Waiting *first, **last;
   int64_t ended_at, usual_gap;
+  int usual_calls; /* at a time, in sixteenths: follows a rise at once and a fall slowly */
   unsigned calls;
 } pool;
 
@@ -361,6 +363,11 @@ static void note_gap(void) {
   atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
 }
 
+static void note_calls(void) {
+  int now = 16 * (pool.running + waiting() + 1);
+  pool.usual_calls = now > pool.usual_calls ? now : pool.usual_calls - (pool.usual_calls - now + 7) / 8;
+}
+
 int slipstream_pool_begin(int threads) {
   if (current) {
     current->depth++;
@@ -372,8 +379,10 @@ int slipstream_pool_begin(int threads) {
   pthread_mutex_lock(&pool.lock);
   grow(threads);
   if (!pool.running) note_gap();
+  note_calls();
   take_turn();
-  int helpers = unused() / (1 + waiting());
+  int helpers = pool.capacity * 16 / pool.usual_calls - 1;
+  if (helpers > unused()) helpers = unused();
   if (helpers > threads - 1) helpers = threads - 1;
   call->threads = 1;
   call->limit = call->depth = 0;
