@@ -221,14 +221,14 @@ def measurer(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> Iterator[Engine
 def test_one_of_two_stock_servers_is_killed_and_every_program_still_gets_its_time(
     farm: Farm, stock: list[subprocess.Popen[bytes]]
 ) -> None:
-    programs = [slow(number) for number in range(10)]
+    programs = [slow(number) for number in range(7)]
     with farm.measurer("stock") as measurer:
         stream = measurer.measure(programs)
         results = [next(stream) for _ in range(3)]
         kill_group(stock[0])
         results += list(stream)
     assert Counter(m.program for m in results) == Counter(programs)
-    assert kinds(results) == {None: 10}
+    assert kinds(results) == {None: 7}
     assert all(m.samples and 0.05 <= m.median < 0.2 for m in results)
     assert all(m.build_seconds > 0 and m.run_seconds >= 0.2 for m in results)
     wait_until(lambda: farm.servers("stock") == 1)
