@@ -100,6 +100,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_an_operator_is_measured_through_a_tracker(tracker: str, tmp_path: Path) -> None:
     options = ["--operator", CONVOLUTION, "--rpc", tracker, "--rpc-key", "here"]
     done = slipstream_command("measure", "zoo:tiny_cnn", *options, cwd=tmp_path)
@@ -109,6 +110,7 @@ def test_an_operator_is_measured_through_a_tracker(tracker: str, tmp_path: Path)
     assert "GFLOP/s" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_answered_with_those_there_are(tracker: str, tmp_path: Path) -> None:
     done = slipstream_command("measure", "zoo:tiny_cnn", "--rpc", tracker, "--rpc-key", "there", cwd=tmp_path)
     assert done.returncode == 2

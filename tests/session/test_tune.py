@@ -361,6 +361,8 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(session: Path) -> None:
     script = """
         import resource, sys
         import slipstream
+        from slipstream.tvm_bridge.imports import import_tvm_without_torch
+        import_tvm_without_torch()
         from slipstream.store import StoreFullError
         from tests.session.synthetic import SyntheticMeasurer, hashed
 
