@@ -15,6 +15,10 @@ from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
+
+# Half the time of an import; and TVM's script parser looks through all modules, of which PyTorch has thousands.
+import_tvm_without_torch()
 
 Build = Callable[[Path], object]
 

@@ -17,7 +17,9 @@ import json, random, shutil, sys
 from pathlib import Path
 import slipstream
 from slipstream.errors import SlipstreamError
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
+import_tvm_without_torch()
 original, flips = Path(sys.argv[1]).read_bytes(), int(sys.argv[2])
 work = Path(sys.argv[3])
 rng = random.Random(2026)

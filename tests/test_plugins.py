@@ -258,23 +258,25 @@ def test_the_example_of_the_docs_is_installed_listed_and_chosen(tmp_path: Path) 
     said = command("tune", "zoo:tiny_cnn", "-o", "out", "--scheduler", "fair", path=site, cwd=tmp_path).stderr
     assert said.endswith("from slipstream-proportional: proportional\n")
 
-    words = (
-        "zoo:tiny_cnn",
+    onnx.save(small_model(batch=1), tmp_path / "m.onnx")
+    words = [
+        "tune",
+        "m.onnx",
         "-o",
         "out",
         "--trials",
-        "20",
+        "8",
         "--scheduler",
         "proportional",
         "--effort",
         "quick",
         "--json",
-    )
-    done = command("tune", *words, path=site, cwd=tmp_path)
+    ]
+    done = command(*words, path=site, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["settings"]["scheduler"] == "proportional"
-    assert events[-1]["trials"] == 20
+    assert events[-1]["trials"] == 8
     assert any(event["event"] == "slot" for event in events)
 
     done = command("report", "out", cwd=tmp_path)  # needs the package no more

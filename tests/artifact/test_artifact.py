@@ -278,6 +278,8 @@ def test_fingerprint_is_of_the_content_not_of_where_the_weights_are(tmp_path: Pa
 
 def test_no_process_and_no_temporary_file_outlives_the_user(tmp_path: Path) -> None:
     script = (
+        "from slipstream.tvm_bridge.imports import import_tvm_without_torch\n"
+        "import_tvm_without_torch()\n"
         "import slipstream, subprocess, sys, os\n"
         "from slipstream.frontends import sandbox\n"
         "slipstream.compile(sys.argv[2], sys.argv[1])\n"

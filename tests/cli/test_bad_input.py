@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.cli.forked_commands import ForkedCommands
 from tests.conftest import small_model
 
 SLIPSTREAM = [sys.executable, "-c", "from slipstream.cli import main; main(prog_name='slipstream')"]
@@ -145,12 +146,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistake(mistake: Mistake, tmp_path: Path, tiny_artifact: Path) -> None:
+def test_mistake(mistake: Mistake, tmp_path: Path, tiny_artifact: Path, forked_command: ForkedCommands) -> None:
     if mistake.needs_artifact:
         shutil.copytree(tiny_artifact, tmp_path / "artifact")
     mistake.prepare(tmp_path)
     before = _files(tmp_path)
-    done = slipstream_command(*mistake.command.split(), cwd=tmp_path)
+    done = forked_command(*mistake.command.split(), cwd=tmp_path)
     assert mistake.says in done.stderr
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import slipstream
 from slipstream.cli import main
+from tests.cli.forked_commands import ForkedCommands
 from tests.cli.test_bad_input import SLIPSTREAM, slipstream_command
 from tests.conftest import small_model
 
@@ -57,7 +58,7 @@ def test_compile_run_and_bench(tmp_path: Path) -> None:
     with np.load(tmp_path / "y.npz") as saved:
         np.testing.assert_array_equal(saved["logits"], slipstream.load(tmp_path / "tiny")(x)["logits"])
 
-    done = slipstream_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "1", "--json", cwd=tmp_path)
+    done = slipstream_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "0.4", "--json", cwd=tmp_path)
     parts = json.loads(done.stdout)["parts"]
     assert [part["pattern"]["pause"] for part in parts] == [0.0, 0.02]
     for part in parts:
@@ -70,19 +71,19 @@ def test_compile_run_and_bench(tmp_path: Path) -> None:
         assert ratio["low"] <= ratio["median"] <= ratio["high"]
 
 
-def test_random_inputs_are_seeded(tiny_artifact: Path, tmp_path: Path) -> None:
+def test_random_inputs_are_seeded(tiny_artifact: Path, tmp_path: Path, forked_command: ForkedCommands) -> None:
     def outputs(seed: str) -> str:
-        done = slipstream_command("run", str(tiny_artifact), "--random", "--seed", seed, cwd=tmp_path)
+        done = forked_command("run", str(tiny_artifact), "--random", "--seed", seed, cwd=tmp_path)
         return done.stdout.splitlines()[1]
 
     assert outputs("1") == outputs("1") != outputs("2")
 
 
-def test_operators_as_table_and_json(tmp_path: Path) -> None:
+def test_operators_as_table_and_json(tmp_path: Path, forked_command: ForkedCommands) -> None:
     (tmp_path / "m.onnx").write_bytes(small_model().SerializeToString())
-    table = slipstream_command("operators", "m.onnx", cwd=tmp_path)
+    table = forked_command("operators", "m.onnx", cwd=tmp_path)
     assert "conv2d 1x1 3→4 8x8 + relu" in table.stdout
-    rows = json.loads(slipstream_command("operators", "m.onnx", "--json", cwd=tmp_path).stdout)
+    rows = json.loads(forked_command("operators", "m.onnx", "--json", cwd=tmp_path).stdout)
     (convolution,) = [row for row in rows if row["name"].startswith("conv2d")]
     assert convolution["weight"] == 1
     assert convolution["key"] in table.stdout
@@ -112,9 +113,9 @@ def test_completion_offers_commands_and_zoo_names(tmp_path: Path) -> None:
     assert "zoo:resnet18" in complete("slipstream compile zoo:res", 2)
 
 
-def test_shape_and_constant_fix_what_is_dynamic(tmp_path: Path) -> None:
+def test_shape_and_constant_fix_what_is_dynamic(tmp_path: Path, forked_command: ForkedCommands) -> None:
     (tmp_path / "m.onnx").write_bytes(small_model(width="w").SerializeToString())
-    done = slipstream_command("compile", "m.onnx", "-o", "out", "--shape", "x=2x3x8x5", cwd=tmp_path)
+    done = forked_command("compile", "m.onnx", "-o", "out", "--shape", "x=2x3x8x5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert slipstream.load(tmp_path / "out").inputs[0].shape == (2, 3, 8, 5)
     asked = ["--against", "onnxruntime", "--pause", "5ms", "--callers", "2", "--seconds", "0.2"]

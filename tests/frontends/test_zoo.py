@@ -40,7 +40,14 @@ class Built:
     model: onnx.ModelProto
 
 
-@pytest.fixture(scope="module", params=zoo.names())
+# A second or more to build each, and longer to run.
+LARGE = ("resnet50", "vgg16", "vgg19", "inception_v3", "bert_base")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in zoo.names()],
+)
 def built(request: pytest.FixtureRequest) -> Built:
     """Each model once; pytest runs all tests of one before it builds the next."""
     return Built(request.param, zoo.build(request.param))
@@ -116,6 +123,7 @@ def test_weights_are_spread_as_promised() -> None:
     assert len(np.unique(weights)) > 0.95 * weights.size
 
 
+@pytest.mark.slow
 def test_bert_ignores_masked_tokens() -> None:
     session = start(zoo.build("bert_base"))
     feeds = random_feeds(session, batch=1)

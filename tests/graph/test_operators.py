@@ -210,6 +210,8 @@ def test_key_ignores_what_surrounds_the_computation(known: tirx.PrimFunc, attrib
 
 def test_key_does_not_depend_on_the_process(known: tirx.PrimFunc) -> None:
     script = (
+        "from slipstream.tvm_bridge.imports import import_tvm_without_torch\n"
+        "import_tvm_without_torch()\n"
         "import sys, tvm.script\n"
         "from slipstream.graph.describe.key import operator_key\n"
         "print(operator_key(tvm.script.from_source(sys.stdin.read())))\n"

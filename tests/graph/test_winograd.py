@@ -187,6 +187,7 @@ def test_decisions_diffuse_between_relatives_of_one_form_only() -> None:
     assert by_form == {(p.sketch.form, signature(p.sketch)) for p in other.own}
 
 
+@pytest.mark.slow
 def test_resnet18_is_right_with_them(tmp_path: Any) -> None:
     compiled = slipstream.compile("zoo:resnet18", tmp_path / "out")
     assert compiled.verification is not None

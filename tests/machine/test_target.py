@@ -47,6 +47,8 @@ def test_unknown_targets_are_refused(spec: str) -> None:
 def test_compiled_code_uses_the_cores_asked_for_and_binds_nobody() -> None:
     """In fresh processes: TVM's own default is half the cores on x86, and the caller bound to core 0."""
     script = (
+        "from slipstream.tvm_bridge.imports import import_tvm_without_torch\n"
+        "import_tvm_without_torch()\n"
         "import os, sys, tvm_ffi, tvm\n"
         "from slipstream.machine.threads import use_threads\n"
         "before = os.sched_getaffinity(0)\n"

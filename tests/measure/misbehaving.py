@@ -15,6 +15,8 @@ SIZE = 4096
 
 
 def program(func: Any, label: str) -> Candidate:
+    """`func` is a function of TVM's, or makes one: parsing all of them would take seconds."""
+    func = func if isinstance(func, tvm.tirx.PrimFunc) else func()
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     return Candidate(KEY, str(tvm.ir.save_json(mod)), label)
 
@@ -33,99 +35,138 @@ def good(step: int) -> Any:
     return main
 
 
-@T.prim_func(s_tir=True)
-def prints(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4096):
-        with T.sblock("c"):
-            v = T.axis.spatial(4096, i)
-            c[v] = a[v] * T.float32(2) + T.float32(1)
-    for _ in range(100):
-        T.evaluate(T.call_extern("int32", "puts", '\\x00{"samples": [0]}\\n garbage'))
+def prints() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4096):
+            with T.sblock("c"):
+                v = T.axis.spatial(4096, i)
+                c[v] = a[v] * T.float32(2) + T.float32(1)
+        for _ in range(100):
+            T.evaluate(T.call_extern("int32", "puts", '\\x00{"samples": [0]}\\n garbage'))
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def segfault(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4096):
-        c[T.Cast("int64", i) * T.int64(1 << 40)] = a[i]
+def segfault() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4096):
+            c[T.Cast("int64", i) * T.int64(1 << 40)] = a[i]
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def out_of_bounds(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4097):
-        c[i] = a[i % 4096] * T.float32(2) + T.float32(1)
+def out_of_bounds() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4097):
+            c[i] = a[i % 4096] * T.float32(2) + T.float32(1)
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def out_of_bounds_below(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4100):
-        c[i - 4] = a[T.max(i - 4, 0)] * T.float32(2) + T.float32(1)
+def out_of_bounds_below() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4100):
+            c[i - 4] = a[T.max(i - 4, 0)] * T.float32(2) + T.float32(1)
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def abort(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    c[0] = a[0]
-    T.evaluate(T.call_extern("int32", "puts", "last words"))
-    T.evaluate(T.call_extern("int32", "fflush", T.int64(0)))
-    T.evaluate(T.call_extern("int32", "abort"))
+def abort() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        c[0] = a[0]
+        T.evaluate(T.call_extern("int32", "puts", "last words"))
+        T.evaluate(T.call_extern("int32", "fflush", T.int64(0)))
+        T.evaluate(T.call_extern("int32", "abort"))
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def leave(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    c[0] = a[0]
-    T.evaluate(T.call_extern("int32", "_exit", 0))
+def leave() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        c[0] = a[0]
+        T.evaluate(T.call_extern("int32", "_exit", 0))
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def endless_loop(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    c[0] = a[0]
-    while T.bool(True):
-        T.evaluate(T.call_extern("int32", "rand"))
+def endless_loop() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        c[0] = a[0]
+        while T.bool(True):
+            T.evaluate(T.call_extern("int32", "rand"))
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def endless_allocation(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    c[0] = a[0]
-    while T.bool(True):
-        # LLVM would drop a malloc whose result nobody needs. MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE
-        T.evaluate(T.call_extern("int64", "mmap", T.int64(0), T.int64(1 << 22), 3, 0x8022, -1, T.int64(0)))
+def endless_allocation() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        c[0] = a[0]
+        while T.bool(True):
+            # LLVM would drop a malloc whose result nobody needs. MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE
+            T.evaluate(T.call_extern("int64", "mmap", T.int64(0), T.int64(1 << 22), 3, 0x8022, -1, T.int64(0)))
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def huge_allocation(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    scratch = T.sblock_alloc_buffer((T.int64(25 << 30),), "float32")
-    for i in range(T.int64(25 << 30)):
-        with T.sblock("scratch"):
-            v = T.axis.spatial(T.int64(25 << 30), i)
-            scratch[v] = a[v % T.int64(4096)]
-    for i in range(4096):
-        with T.sblock("c"):
-            v = T.axis.spatial(4096, i)
-            c[v] = scratch[T.Cast("int64", v) * T.int64(1 << 20)]
+def huge_allocation() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        scratch = T.sblock_alloc_buffer((T.int64(25 << 30),), "float32")
+        for i in range(T.int64(25 << 30)):
+            with T.sblock("scratch"):
+                v = T.axis.spatial(T.int64(25 << 30), i)
+                scratch[v] = a[v % T.int64(4096)]
+        for i in range(4096):
+            with T.sblock("c"):
+                v = T.axis.spatial(4096, i)
+                c[v] = scratch[T.Cast("int64", v) * T.int64(1 << 20)]
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def wrong_result(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4096):
-        c[i] = a[i] * T.float32(2) + T.float32(2)
+def wrong_result() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4096):
+            c[i] = a[i] * T.float32(2) + T.float32(2)
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def forgets_an_element(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4095):
-        c[i] = a[i] * T.float32(2) + T.float32(1)
+def forgets_an_element() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4095):
+            c[i] = a[i] * T.float32(2) + T.float32(1)
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def overwrites_input(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    for i in range(4096):
-        c[i] = a[i] * T.float32(2) + T.float32(1)
-        a[i] = T.float32(0)
+def overwrites_input() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        for i in range(4096):
+            c[i] = a[i] * T.float32(2) + T.float32(1)
+            a[i] = T.float32(0)
+
+    return main
 
 
-@T.prim_func(s_tir=True)
-def unknown_symbol(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    c[0] = a[0]
-    T.evaluate(T.call_extern("int32", "no_such_function_anywhere"))
+def unknown_symbol() -> Any:
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        c[0] = a[0]
+        T.evaluate(T.call_extern("int32", "no_such_function_anywhere"))
+
+    return main
 
 
 BAD: dict[str, tuple[Any, tuple[FailureKind, ...]]] = {

@@ -66,6 +66,8 @@ def test_every_program_gets_its_verdict_in_any_order(places: Path) -> None:
 OWNER = """
     import sys, time
     sys.path.insert(0, {root!r})
+    from slipstream.tvm_bridge.imports import import_tvm_without_torch
+    import_tvm_without_torch()
     import slipstream.measure as measure
     from slipstream.machine.target import resolve_target
     from tests.measure import misbehaving as m

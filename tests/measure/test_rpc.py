@@ -40,6 +40,7 @@ from slipstream.measure.devices.rpc_session import RemoteLauncher
 from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from slipstream.measure.types import Candidate, FailureKind, Measurement, Measurer
 from slipstream.processes.channel import Channel
+from slipstream.session import winners
 from tests.measure import misbehaving
 from tests.measure.misbehaving import KEY
 from tests.measure.test_cpu import MATMUL, scheduled_matmul, spoil_reference, unscheduled_matmul
@@ -218,23 +219,25 @@ def measurer(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> Iterator[Engine
 
 
 @needs_tracker
+@pytest.mark.slow
 def test_one_of_two_stock_servers_is_killed_and_every_program_still_gets_its_time(
     farm: Farm, stock: list[subprocess.Popen[bytes]]
 ) -> None:
-    programs = [slow(number) for number in range(10)]
+    programs = [slow(number) for number in range(7)]
     with farm.measurer("stock") as measurer:
         stream = measurer.measure(programs)
         results = [next(stream) for _ in range(3)]
         kill_group(stock[0])
         results += list(stream)
     assert Counter(m.program for m in results) == Counter(programs)
-    assert kinds(results) == {None: 10}
+    assert kinds(results) == {None: 7}
     assert all(m.samples and 0.05 <= m.median < 0.2 for m in results)
     assert all(m.build_seconds > 0 and m.run_seconds >= 0.2 for m in results)
     wait_until(lambda: farm.servers("stock") == 1)
 
 
 @needs_tracker
+@pytest.mark.slow
 def test_a_crash_is_the_end_of_a_stock_server(farm: Farm, stock: list[subprocess.Popen[bytes]]) -> None:
     kill_group(stock[0])
     one = replace(QUICK, remote=replace(QUICK.remote, devices=1))
@@ -416,7 +419,9 @@ def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, measurer: Engine)
 @needs_tracker
 @pytest.mark.timing
 def test_a_busy_device_is_noticed(measurer: Engine) -> None:
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * (os.cpu_count() or 1))]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * len(os.sched_getaffinity(0)))
+    ]
     try:
         results = list(measurer.measure([program("'usleep', 1000", number) for number in range(300, 306)]))
     finally:
@@ -439,6 +444,7 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
         return compared[-1]
 
     monkeypatch.setattr(Engine, "settle", listen)
+    monkeypatch.setattr(winners, "_NEAR", 100.0)  # whatever was measured races again
     result = slipstream.tune("zoo:tiny_cnn", tmp_path / "out", trials=16, rpc=f"{HOST}:{farm.port}", rpc_key="ours")
     assert result.trials > 0
     assert compared
@@ -509,6 +515,8 @@ def test_nothing_is_left_after_the_measuring_process_was_killed(
     code = f"""
 import sys
 from pathlib import Path
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
+import_tvm_without_torch()
 from slipstream.measure import Candidate, rpc_measurer
 from slipstream.machine.target import resolve_target
 text, reference = (Path({str(tmp_path)!r}, name).read_text() for name in ("endless.json", "reference.json"))

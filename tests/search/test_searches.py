@@ -16,6 +16,11 @@ from tests.program.zoo_operators import labels, space
 
 COUNT = 4
 every_search = pytest.mark.parametrize("name", plugins.names("search"))
+# TVM's own evolutionary search takes seconds a question; its conformance suite runs in any case.
+quick_searches = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n == "evolutionary" else n for n in plugins.names("search")],
+)
 # A convolution and a softmax: one with tiles in its default program, one without.
 OPERATORS = [labels()[0], next(label for label in labels() if label.endswith("-softmax"))]
 
@@ -34,7 +39,7 @@ def propose(name: str, operator: Space, seed: int = 1, known: Sequence[Realized]
     return made(name).propose(Question(operator, COUNT, seed, measured, score))
 
 
-@every_search
+@quick_searches
 @pytest.mark.parametrize("label", OPERATORS)
 def test_proposals_are_new_legal_and_the_same_for_the_same_question(name: str, label: str) -> None:
     operator = space(label)

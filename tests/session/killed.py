@@ -15,8 +15,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from slipstream.session.budget import Budget
-from tests.session.synthetic import Scored, SyntheticMeasurer, operators, play, space
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
+
+import_tvm_without_torch()
+
+from slipstream.session.budget import Budget  # noqa: E402
+from tests.session.synthetic import Scored, SyntheticMeasurer, operators, play, space  # noqa: E402
 
 SETTINGS: dict[str, Any] = {"slot_trials": 6, "patience_trials": 40, "seed": 5}
 

@@ -28,7 +28,7 @@ def _plain(path: Path) -> Any:
 
 
 def _several_in_flight(path: Path) -> Any:
-    return play(path, Budget(trials=41), LastFirst(), in_flight=3, **QUICK)[0]
+    return play(path, Budget(trials=26), LastFirst(), in_flight=3, **QUICK)[0]
 
 
 def _killed_and_resumed(path: Path) -> Any:
@@ -45,8 +45,8 @@ def _killed_and_resumed(path: Path) -> Any:
                 raise KilledError
 
         with pytest.raises(KilledError):
-            play(path, Budget(trials=45), measurer, watcher=die, in_flight=3, **QUICK)
-    return play(path, Budget(trials=45), LastFirst())[0]
+            play(path, Budget(trials=30), measurer, watcher=die, in_flight=3, **QUICK)
+    return play(path, Budget(trials=30), LastFirst())[0]
 
 
 @pytest.mark.parametrize("played", [_plain, _several_in_flight, _killed_and_resumed])

@@ -113,7 +113,7 @@ class LastFirst(SyntheticMeasurer):
     def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
         source, in_hand = iter(programs), list[Candidate]()
         while True:
-            patience = 100
+            patience = 40
             while len(in_hand) < 8 and patience:
                 program = next(source, "end")
                 if isinstance(program, Candidate):

@@ -45,7 +45,7 @@ from tests.session.synthetic import (
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 16}
 EVOLUTIONARY = {"search": "evolutionary", "population": 8, "generations": 1, "deterministic": True}
 OPERATORS = 7
-TRIALS = 30  # of the session that is killed
+TRIALS = 18  # of the session that is killed
 
 
 def is_default(candidate: Candidate) -> bool:
@@ -59,10 +59,9 @@ def is_default(candidate: Candidate) -> bool:
 @pytest.mark.parametrize(
     ("settings", "trials"),
     [
-        ({}, 40),
-        ({"search": "random", "scheduler": "gradient"}, 40),
-        ({"search": "random", "scheduler": "random"}, 40),
-        ({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule"}, 11),
+        ({}, 24),
+        ({"search": "random", "scheduler": "random"}, 24),
+        ({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule"}, 9),
     ],
 )
 def test_the_same_seed_gives_the_same_answers(settings: dict[str, Any], trials: int, tmp_path: Path) -> None:
@@ -83,15 +82,15 @@ def test_another_seed_gives_other_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{}, {"search": "random", "scheduler": "gradient"}])
 def test_a_session_stopped_anywhere_goes_on_as_if_nothing_had_happened(settings: Any, tmp_path: Path) -> None:
     """Ended orderly after each number of trials in turn, also in the middle of the defaults and of a slot."""
-    play(tmp_path / "whole", Budget(trials=30), **QUICK, **settings)
+    play(tmp_path / "whole", Budget(trials=20), **QUICK, **settings)
     measured: list[Candidate] = []
-    for trials in (0, 1, 2, 5, 7, 8, 13, 16, 21, 30):
+    for trials in (0, 1, 5, 7, 8, 13, 20):
         measurer = SyntheticMeasurer()
-        stopping = Budget(trials=30)
+        stopping = Budget(trials=20)
         play(tmp_path / "parts", stopping, measurer, stop=_after(measurer, trials - len(measured)), **QUICK, **settings)
         measured += measurer.measured
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-    assert len(measured) == 30
+    assert len(measured) == 20
     assert max(Counter(candidate.label for candidate in measured).values()) == 1
 
 
@@ -116,7 +115,7 @@ def test_a_session_killed_again_and_again_ends_up_like_one_that_was_not(tmp_path
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     kills, status = map(int, ended.stdout.split())
     assert (status, ended.stderr) == (0, "")
-    assert kills >= 5
+    assert kills >= 4
     session, _ = play(tmp_path / "whole", Budget(trials=TRIALS), proposer=Scored(), **killed.SETTINGS)
     assert contents(store) == contents(tmp_path / "whole")
     places = [trial[:2] for trial in contents(store)["trials"]]
