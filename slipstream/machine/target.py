@@ -213,6 +213,14 @@ def _squash(word: str) -> str:
     return word.replace("_", "").replace("-", "").replace(".", "")
 
 
+_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
 def available_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Cores this process may use: those it may run on, or as many as its container has processor time for."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _CPU_LIMIT.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))

@@ -12,6 +12,7 @@ import pytest
 
 import slipstream
 from slipstream.errors import TargetError
+from slipstream.machine import target as target_module
 from slipstream.machine.cuda import find_device
 from slipstream.machine.target import available_cores, host_features, resolve_target
 
@@ -93,3 +94,13 @@ def test_tuning_for_a_gpu_that_is_not_there_leaves_nothing_behind(tmp_path: Path
     with pytest.raises(TargetError, match="no NVIDIA GPU answers"):
         slipstream.tune("zoo:tiny_cnn", tmp_path / "out", target="cuda:sm_90", trials=1)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("150000 100000", 2), ("max 100000", 9), ("5000 100000", 1), ("", 64)])
+def test_a_containers_share_of_processor_time_limits_the_cores(
+    limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    monkeypatch.setattr(target_module, "_CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
+    assert target_module.available_cores() == expected

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,12 +167,19 @@ PUBLIC void FUNCTION(destroy)(Model *model) {
   free(model);
 }
 
+/* As many as the model was compiled for, or as there are processors. */
+static int usual_threads(void) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) return THREADS;
+  return CPU_COUNT(&allowed) < THREADS ? CPU_COUNT(&allowed) : THREADS;
+}
+
 PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
   Model *model = calloc(1, sizeof *model);
   if (!model) return NULL;
   slipstream_pool_retain();
   pthread_mutex_init(&model->lock, NULL);
-  model->threads = threads > 0 ? threads : THREADS;
+  model->threads = threads > 0 ? threads : usual_threads();
   if (WEIGHTS_BYTES && map_weights(model, weights)) {
     model->weights = NULL;
     FUNCTION(destroy)(model);
@@ -180,7 +188,9 @@ PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
   return model;
 }
 
-PUBLIC void FUNCTION(set_threads)(Model *model, int threads) { model->threads = threads > 0 ? threads : THREADS; }
+PUBLIC void FUNCTION(set_threads)(Model *model, int threads) {
+  model->threads = threads > 0 ? threads : usual_threads();
+}
 
 PUBLIC int FUNCTION(inputs)(void) { return INPUTS; }
 
