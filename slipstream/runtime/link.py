@@ -28,7 +28,12 @@ def pool_library() -> Path:
     digest = hashlib.blake2b(sources + " ".join(_FLAGS).encode(), digest_size=8).hexdigest()
     path = _cache() / f"pool-{platform.machine()}-{digest}" / POOL
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BuildError(
+                f"cannot write {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder that can be written"
+            ) from None
         unfinished = path.with_name(f"{os.getpid()}-{POOL}")
         _compile(
             [NATIVE / "pool.c"],
