@@ -191,7 +191,7 @@ class Session:
         return self._proposal is not None
 
     def _open_next(self, *, wait: bool) -> bool:
-        """Open the next slot; False if there is none or, unless told to `wait`, its programs are not found yet."""
+        """Open the next slot; False if there is none or, unless it is to `wait`, its programs are not found yet."""
         if not self._start_next():
             return False
         assert self._proposal is not None
