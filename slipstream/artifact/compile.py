@@ -187,7 +187,7 @@ def _write_library(
         source = model_source(built.plan, prefix, model.inputs, model.outputs, offsets, size, threads)
         with tempfile.TemporaryDirectory() as scratch:
             (file := Path(scratch) / "plan.c").write_text(source)
-            built.executable.export_library(str(path), fcompile=model_linker(file, directory))
+            built.executable.export_library(str(path), fcompile=model_linker(file, directory, prefix))
     return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so")).name
 
 

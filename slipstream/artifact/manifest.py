@@ -97,7 +97,10 @@ class Manifest:
         library = data["library"]
         if library in ("", "..") or Path(library).name != library:
             raise ValueError(f"its library {library!r} is not a file of this directory")
-        files = {library, WEIGHTS, *([POOL] if data.get("prefix") else [])}
+        prefix = data.get("prefix", "")
+        if prefix and not (prefix.isascii() and prefix.isidentifier()):
+            raise ValueError(f"its prefix {prefix!r} is no name of C")
+        files = {library, WEIGHTS, *([POOL] if prefix else [])}
         if data["checksums"].keys() != files:
             raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
         checked = data["verification"]

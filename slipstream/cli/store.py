@@ -284,7 +284,7 @@ def _the_hardware(opened: Store, prefix: str | None) -> str:
         return _hardware(opened, prefix)
     known = _all_hardware(opened)
     if len(known) != 1:
-        raise StoreError(f"{opened.path} knows {len(known)} pieces of hardware: choose with --hardware{_list(known)}")
+        raise StoreError(f"{opened.path} holds {len(known)} pieces of hardware: choose with --hardware{_list(known)}")
     return known[0]
 
 

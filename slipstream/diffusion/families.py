@@ -102,4 +102,3 @@ _IDENTITIES: Mapping[str, Callable[[Member], object]] = {
     "sketch": _by_sketch,
     "none": lambda member: member.operator.key,
 }
-MODES = tuple(_IDENTITIES)

@@ -1,7 +1,7 @@
 """What two sketches must share for the decisions of one to mean something to the other.
 
 Sketches differ in much that no decision touches: an epilogue more, a padding less. The signature keeps the sampling
-instructions and whatever follows from sampled values, and forgets the rest.
+instructions and whatever follows from sampled values, and leaves out the rest.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def cpu_model() -> str:
     for key in ("model name", "Model", "Hardware"):
         if fields.get(key):
             return fields[key]
-    # Arm kernels give numbers only, and lscpu knows their names.
+    # Arm kernels give numbers only, and lscpu has their names.
     named = _fields(_output_of("lscpu")).get("Model name", "")
     if named.strip("- "):
         return named

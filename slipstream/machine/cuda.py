@@ -52,11 +52,6 @@ class CudaDevice:
     warp: int = 32
     multiprocessors: int = 0
 
-    @property
-    def is_named(self) -> bool:
-        """Whether it is an architecture somebody named and no device of this machine."""
-        return self.multiprocessors == 0
-
 
 def named_device(architecture: str) -> CudaDevice:
     """A GPU nobody has to have, for generating code: `sm_90` and its like."""

@@ -23,9 +23,11 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from slipstream.processes.child import die_with_parent
+from slipstream.tvm_bridge import rpc
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 _GRACE_S = 1.0
@@ -37,24 +39,14 @@ _log = logging.getLogger("slipstream.rpc_server")
 def serve(host: str, port: int | None, tracker: tuple[str, int], key: str, threads: int | None = None) -> None:
     """Register with `tracker` under `key` and serve one session at a time, until killed."""
     import_tvm_without_torch()
-    from tvm.rpc import server as stock
-
-    def supervise(sock: socket.socket, address: Any, options: dict[str, float], load_library: Any) -> None:
-        _supervise_session(sock, address, options.get("timeout"), threads)
-
-    stock._serving = supervise
     listener = _listen(host, port)
-    port = listener.getsockname()[1]
-    _log.info("serving %r on %s:%d, tracker %s:%d", key, host, port, *tracker)
-    stock._listen_loop(listener, port, key, tracker, None, None)
+    _log.info("serving %r on %s:%d, tracker %s:%d", key, host, listener.getsockname()[1], *tracker)
+    rpc.listen(listener, key, tracker, partial(_supervise_session, threads))
 
 
-def _supervise_session(sock: socket.socket, address: Any, timeout: float | None, threads: int | None) -> None:
+def _supervise_session(threads: int | None, sock: socket.socket, address: Any, timeout: float | None) -> None:
     """Run one session in a child until it ends, its client leaves or its time is up."""
-    from tvm.rpc import _ffi_api
-    from tvm.support import utils
-
-    directory = utils.tempdir()
+    directory = rpc.temporary_directory()
     session = multiprocessing.get_context("fork").Process(target=_run_session, args=(sock, directory, threads))
     session.start()
     deadline = time.monotonic() + timeout if timeout else float("inf")
@@ -70,7 +62,7 @@ def _supervise_session(sock: socket.socket, address: Any, timeout: float | None,
                 timeout = None
         if session.is_alive():
             if timeout:
-                _ffi_api.ReturnException(sock.fileno(), f"RPCSessionTimeoutError: the {timeout:g} s are over")
+                rpc.send_error(sock, f"RPCSessionTimeoutError: the {timeout:g} s are over")
             _log.info("ending the session of %s: its %s", address, "time is up" if timeout else "client has left")
         elif session.exitcode:
             _log.warning("a program of %s crashed its session (exit code %d)", address, session.exitcode)
@@ -82,8 +74,6 @@ def _supervise_session(sock: socket.socket, address: Any, timeout: float | None,
 
 
 def _run_session(sock: socket.socket, directory: Any, threads: int | None) -> None:
-    from tvm.rpc import server as stock
-
     from slipstream.machine.threads import use_threads
     from slipstream.measure.devices.rpc_functions import register
 
@@ -92,7 +82,7 @@ def _run_session(sock: socket.socket, directory: Any, threads: int | None) -> No
     os.chdir(directory.path)
     use_threads(threads)
     register()
-    stock._serve_loop(sock, None, directory)
+    rpc.serve_session(sock, directory)
     # No destructors: the directory is the parent's to remove.
     os._exit(0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,13 @@ class ModelLibrary:
         self._destroy = self._function(f"{prefix}_destroy", None, ctypes.c_void_p)
         create = self._function(f"{prefix}_create", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)
         self._run = self._function(f"{prefix}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
-        self._set_threads = self._function(f"{prefix}_set_threads", None, ctypes.c_void_p, ctypes.c_int)
-        self._model = create(str(weights).encode(), threads)
-        if not self._model:
+        # Lists, whose `append` and `pop` are atomic: a lock could be held by another thread when the process forks.
+        self._model: list[int] = []  # none once it is destroyed
+        self._calls: list[None] = []  # that run now
+        self._closed = False
+        if model := create(os.fsencode(weights), threads):
+            self._model.append(model)
+        else:
             raise ArtifactError(f"{library} cannot be loaded ({self._last_error()}): compile the model again")
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -42,21 +48,31 @@ class ModelLibrary:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for dense inputs of the right types and shapes."""
-        if self._model is None:
-            raise ArtifactError("the model was closed: load it again")
-        outputs = [aligned_empty(shape, dtype) for shape, dtype in self._outputs]
-        if self._run(self._model, _addresses(inputs), _addresses(outputs)):
-            raise ArtifactError(f"the model failed while running: {self._last_error()}")
-        return outputs
-
-    def set_threads(self, threads: int) -> None:
-        self._set_threads(self._model, threads)
+        self._calls.append(None)
+        try:
+            if self._closed:
+                raise ArtifactError("the model was closed: load it again")
+            outputs = [aligned_empty(shape, dtype) for shape, dtype in self._outputs]
+            if self._run(self._model[0], _addresses(inputs), _addresses(outputs)):
+                raise ArtifactError(f"the model failed while running: {self._last_error()}")
+            return outputs
+        finally:
+            self._calls.pop()
+            if self._closed:
+                self._destroy_unused()
 
     def close(self) -> None:
-        """Give back the model's memory, and with the last model of the process the pool's threads."""
-        model, self._model = self._model, None
-        if model:
-            self._destroy(model)
+        """Give back the model's memory, and with the last model of the process the pool's threads.
+
+        Calls of other threads that run now end as usual, and the last of them gives the memory back.
+        """
+        self._closed = True
+        self._destroy_unused()
+
+    def _destroy_unused(self) -> None:
+        if not self._calls:
+            with suppress(IndexError):  # another thread may have done it
+                self._destroy(self._model.pop())
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):

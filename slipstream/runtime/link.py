@@ -20,14 +20,26 @@ _FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
 def pool_library() -> Path:
-    """The thread pool's library, compiled once for all models and kept in the user's cache."""
+    """The thread pool's library, compiled once for all models and kept in the user's cache.
+
+    It stays loaded: threads that called a model free their buffers by its code when they end.
+    """
     sources = b"".join((NATIVE / name).read_bytes() for name in ("pool.h", "pool.c"))
     digest = hashlib.blake2b(sources + " ".join(_FLAGS).encode(), digest_size=8).hexdigest()
     path = _cache() / f"pool-{platform.machine()}-{digest}" / POOL
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BuildError(
+                f"cannot write {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder that can be written"
+            ) from None
         unfinished = path.with_name(f"{os.getpid()}-{POOL}")
-        _compile([NATIVE / "pool.c"], unfinished, ["-fvisibility=default", f"-Wl,-soname,{POOL}", "-pthread"])
+        _compile(
+            [NATIVE / "pool.c"],
+            unfinished,
+            ["-fvisibility=default", f"-Wl,-soname,{POOL}", "-Wl,-z,nodelete", "-pthread"],
+        )
         unfinished.rename(path)
     return path
 
@@ -42,16 +54,18 @@ def _cache() -> Path:
     return Path(home) / "slipstream"
 
 
-def model_linker(source: Path, directory: Path) -> Callable[..., None]:
+def model_linker(source: Path, directory: Path, prefix: str) -> Callable[..., None]:
     """What TVM calls with the object files of a model's operators: links them with the model's C `source`.
 
-    The pool's library has to be in `directory`, where the model's is going to be.
+    The pool's library has to be in `directory`, where the model's is going to be. Programs that are linked with the
+    model look for it under the name it is exported with, wherever they are.
     """
     exported = source.with_suffix(".map")
     exported.write_text(f"{{ global: {' '.join(f'*_{name};' for name in _PUBLIC)} local: *; }};\n")
 
     def link(output: str, objects: Sequence[str], options: object = None, cc: object = None) -> None:
-        extra = [f"-I{NATIVE}", f"-Wl,--version-script,{exported}", "-Wl,-rpath,$ORIGIN", str(directory / POOL), "-lm"]
+        passed = [f"--version-script,{exported}", "-rpath,$ORIGIN", f"-soname,lib{prefix}.so"]
+        extra = [f"-I{NATIVE}", *(f"-Wl,{option}" for option in passed), str(directory / POOL), "-lm"]
         _compile([source, *map(Path, objects)], Path(output), extra)
 
     link.output_format = "so"  # type: ignore[attr-defined]  # TVM asks this attribute which file type to hand over

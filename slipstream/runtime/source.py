@@ -10,6 +10,9 @@ from slipstream.runtime.plan import Place, Plan, PlannedTensor, aligned, type_co
 
 _PLACES = {Place.INPUT: "IN_CALLER", Place.OUTPUT: "IN_CALLER", Place.WEIGHTS: "IN_WEIGHTS", Place.ARENA: "IN_ARENA"}
 
+# `lib...so` is a library of the system, or the word is a macro of C compilers.
+_TAKEN = frozenset({"c", "m", "dl", "rt", "gcc_s", "pthread", "slipstream_pool", "linux", "unix"})
+
 _TYPES = """\
 typedef struct {
   const char *name, *type;
@@ -42,7 +45,7 @@ typedef struct {
 def symbol_prefix(name: str) -> str:
     """A C identifier for a model's name."""
     word = re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_") or "model"
-    return f"model_{word}" if word[0].isdigit() else word
+    return f"model_{word}" if word[0].isdigit() or word in _TAKEN else word
 
 
 def model_source(
@@ -84,6 +87,7 @@ def model_source(
             "#include <stdint.h>",
             f"#define PREFIX {prefix}",
             f"#define THREADS {threads}",
+            f"#define MOST_STEP_THREADS {max((step.threads for step in plan.steps), default=1)}",
             f"#define WEIGHTS_BYTES ((size_t){weights_bytes})",
             f"#define ARENA_BYTES ((size_t){max(arena, 1)})",
             *(f"extern int __tvm_ffi_{name}(void *, void *, int, void *);" for name in functions),
@@ -106,8 +110,8 @@ def model_source(
 def header(prefix: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """What a program in C or C++ includes."""
     guard = f"{prefix.upper()}_H"
-    listed = [f"   input {i}: {spec}" for i, spec in enumerate(inputs)]
-    listed += [f"   output {i}: {spec}" for i, spec in enumerate(outputs)]
+    listed = [f"   input {i}: {_in_comment(spec)}" for i, spec in enumerate(inputs)]
+    listed += [f"   output {i}: {_in_comment(spec)}" for i, spec in enumerate(outputs)]
     return f"""\
 /* A compiled model. Tensors are dense, in row-major order:
 {chr(10).join(listed)} */
@@ -130,14 +134,19 @@ typedef struct {{
   size_t bytes, reserved;
 }} {prefix}_tensor;
 
-/* A model with the weights in the file `weights`, on `threads` threads (0: as many as it was compiled for).
-   NULL on failure: then {prefix}_error says why. */
+/* A model with the weights in the file `weights`, on `threads` threads (0: as many as it was compiled for, or as there
+   are processors if these are fewer). NULL on failure: then {prefix}_error says why. */
 {prefix}_model *{prefix}_create(const char *weights, int threads);
+
+/* No call of the model may be running, and none may follow. */
 void {prefix}_destroy({prefix}_model *model);
 
 /* Run the model; 0 on success. Several threads may run one model at a time. Memory that begins at a multiple of
-   64 bytes is used as it is, other memory is copied. */
+   64 bytes is used as it is, other memory is copied. Inputs and outputs must not overlap. Values of inputs are not
+   checked: an index outside of the range named above reads foreign memory. */
 int {prefix}_run({prefix}_model *model, const void *const *inputs, void *const *outputs);
+
+/* For the calls that begin from now on; not while one is running. */
 void {prefix}_set_threads({prefix}_model *model, int threads);
 
 int {prefix}_inputs(void);
@@ -195,6 +204,11 @@ def _nbytes(spec: TensorSpec) -> int:
     return size
 
 
+def _in_comment(spec: TensorSpec) -> str:
+    text = str(spec) if spec.limit is None else f"{spec}, from {-spec.limit} to {spec.limit - 1}"
+    return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
+
+
 def _info(spec: TensorSpec, shapes: _Shapes, staging: int) -> str:
-    name = spec.name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    name = " ".join(spec.name.split()).replace("\\", "\\\\").replace('"', '\\"')
     return f'{{"{name}", "{spec.dtype}", {len(spec.shape)}, {shapes.name(spec.shape)}, {_nbytes(spec)}, {staging}}}'

@@ -45,8 +45,8 @@ class ByGain(ABC):
         candidates = unfinished(operators)
         if not candidates:
             return None
-        if cold := without_measurement(candidates):
-            return fewest_slots(cold).key
+        if unmeasured := without_measurement(candidates):
+            return fewest_slots(unmeasured).key
         return self.choose(candidates, operators, slot).key
 
     @abstractmethod

@@ -10,7 +10,7 @@ from slipstream.errors import SlipstreamError
 
 
 class SchedulerError(SlipstreamError):
-    """A scheduler was made with a value that makes no sense."""
+    """A scheduler was made with a value that makes no sense, or picked what it must not."""
 
 
 @dataclass(frozen=True)

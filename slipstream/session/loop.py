@@ -22,7 +22,7 @@ from slipstream.cost.types import CostModel
 from slipstream.measure.types import Candidate, Measurement, Measurer
 from slipstream.processes.forked import ForkedCrashError
 from slipstream.program.space import Program
-from slipstream.schedulers.types import OperatorState, Scheduler
+from slipstream.schedulers.types import OperatorState, Scheduler, SchedulerError
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
@@ -139,6 +139,12 @@ class Session:
         states = [replace(state, finished=True) if state.key in busy else state for state in states]
         picked = self.scheduler.pick(states, self._next_slot)
         self._spent("schedule", started)
+        if picked is not None and not any(state.key == picked and not state.finished for state in states):
+            what = "is finished" if picked in self.history.operators else "is no operator of this session"
+            raise SchedulerError(
+                f"the scheduler {self.settings.scheduler!r} picked {picked!r}, which {what}: "
+                "repair its pick, which returns the key of an unfinished operator or None"
+            )
         return picked
 
     def _state(self, operator: OperatorHistory) -> OperatorState:
@@ -185,7 +191,7 @@ class Session:
         return self._proposal is not None
 
     def _open_next(self, *, wait: bool) -> bool:
-        """Open the next slot; False if there is none or, unless told to `wait`, its programs are not found yet."""
+        """Open the next slot; False if there is none or, unless it is to `wait`, its programs are not found yet."""
         if not self._start_next():
             return False
         assert self._proposal is not None

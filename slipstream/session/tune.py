@@ -297,7 +297,7 @@ def _hardware_name(store: Store, record: SessionRecord) -> str:
 
 
 def _broadcast(callbacks: Sequence[Watcher]) -> Watcher:
-    """One watcher for all; one that fails is told about once and left out from then on."""
+    """One watcher for all; one that fails is logged once and left out from then on."""
     alive = list(callbacks)
 
     def watch(event: Event, snapshot: Snapshot) -> None:

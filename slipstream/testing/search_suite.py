@@ -58,7 +58,7 @@ class SearchSuite:
         assert len(set(identities)) == len(identities)
 
     def test_proposals_follow_from_the_question_alone(self) -> None:
-        """A session that was interrupted goes on as it would have: a search remembers nothing."""
+        """A session that was interrupted goes on as it would have: a search has no state of its own."""
         questions = [_question(matmul_space(), seed=seed) for seed in (1, 2)]
         search = self.make(Context())
         answers = [_identities(search.propose(question)) for question in questions]

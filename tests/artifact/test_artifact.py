@@ -259,6 +259,14 @@ def test_a_library_outside_of_the_artifact_is_refused(tiny_artifact: Path, tmp_p
         slipstream.load(broken)
 
 
+def test_a_prefix_that_is_no_name_is_refused(tiny_artifact: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_artifact, tmp_path / "broken")
+    manifest = json.loads((tmp_path / "broken" / "manifest.json").read_text())
+    (tmp_path / "broken" / "manifest.json").write_text(json.dumps({**manifest, "prefix": "../up"}))
+    with pytest.raises(ArtifactError, match="prefix '../up' is no name of C"):
+        slipstream.export(tmp_path / "broken", tmp_path / "out")
+
+
 def test_compiling_for_an_older_cpu_uses_none_of_the_newer_instructions(tmp_path: Path) -> None:
     baseline = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[os.uname().machine]
     result = slipstream.compile(small_model(), tmp_path / "old", target=baseline)

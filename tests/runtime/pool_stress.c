@@ -23,6 +23,15 @@ static int note(int task, SlipstreamEnv *env, void *data) {
   return task == env->num_task - 1 && env->num_task > 3 ? 7 : 0;
 }
 
+/* A loop inside of a task: as one task, and the outer loop goes on as if it had not been. */
+static int note_twice(int task, SlipstreamEnv *env, void *data) {
+  Seen inner;
+  memset(&inner, 0, sizeof inner);
+  slipstream_pool_launch(note, &inner, 0);
+  if (inner.count != 1 || inner.runs[0] != 1 || inner.runs[1]) return 8;
+  return note(task, env, data);
+}
+
 static void *call(void *argument) {
   unsigned seed = (unsigned)(size_t)argument;
   for (int round = 0; round < rounds; round++) {
@@ -32,7 +41,7 @@ static void *call(void *argument) {
       memset(&seen, 0, sizeof seen);
       int tasks = rand_r(&seed) % (4 * threads + 2), limit = rand_r(&seed) % (4 * threads + 1);
       slipstream_pool_limit(limit);
-      int result = slipstream_pool_launch(note, &seen, tasks);
+      int result = slipstream_pool_launch(loop % 4 ? note : note_twice, &seen, tasks);
       int wrong = seen.count < 1 || seen.count > 4 * got || (limit && seen.count > limit) || (tasks && seen.count > tasks);
       for (int i = 0; i < 512; i++) wrong |= seen.runs[i] != (i < seen.count);
       wrong |= result != (seen.count > 3 ? 7 : 0);
@@ -41,7 +50,7 @@ static void *call(void *argument) {
         _exit(1);
       }
     }
-    char *memory = slipstream_pool_alloc(1000 + rand_r(&seed) % 100000);
+    char *memory = slipstream_pool_alloc(round % 5 ? 1000 + rand_r(&seed) % 100000 : 0);
     memory[0] = 1;
     slipstream_pool_free(memory);
     slipstream_pool_end();

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 import slipstream
 from slipstream.cli import main
 from slipstream.errors import ArtifactError
+from slipstream.frontends.inputs import TensorSpec
+from slipstream.runtime.source import header, symbol_prefix
 
 
 @pytest.fixture
@@ -46,6 +48,7 @@ def test_built_with_cmake(bundle: Path, artifact: Path) -> None:
         pytest.skip("needs cmake and a C compiler")
     for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]):
         assert subprocess.run(command, cwd=bundle, capture_output=True).returncode == 0
+    assert str(bundle / "libtiny_cnn.so").encode() not in (bundle / "build" / "main").read_bytes()
     _run(bundle / "build" / "main", bundle, artifact)
 
 
@@ -54,3 +57,17 @@ def test_a_directory_in_use_is_left_alone(artifact: Path, tmp_path: Path) -> Non
     with pytest.raises(ArtifactError, match="not an empty directory"):
         slipstream.export(artifact, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_header_with_odd_names_and_with_ranges() -> None:
+    ids = TensorSpec('a */ b\n"c"', (1, 4), "int64", 30)
+    text = header("m", (ids,), (TensorSpec("out", (1,), "float32"),))
+    assert '   input 0: a * / b "c": int64[1x4], from -30 to 29\n' in text
+    assert text.count("*/") == text.count("/*")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("ResNet-18", "resnet_18"), ("3d", "model_3d"), ("m", "model_m"), ("linux", "model_linux")]
+)
+def test_prefixes_are_identifiers_and_no_library_of_the_system(name: str, prefix: str) -> None:
+    assert symbol_prefix(name) == prefix

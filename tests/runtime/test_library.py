@@ -110,6 +110,53 @@ def test_a_forked_child_can_run_the_model(artifact: Path) -> None:
         np.testing.assert_array_equal(model(_inputs())[0], expected)
 
 
+def test_a_child_forked_while_others_call_can_run_the_model(artifact: Path) -> None:
+    code = (
+        "import os, sys, threading, numpy, slipstream\n"
+        f"model, image = slipstream.load({str(artifact)!r}), numpy.zeros((1, 3, 32, 32), 'float32')\n"
+        "def call():\n"
+        "    while not done: model(image)\n"
+        "done, threads = [], [threading.Thread(target=call) for _ in range(3)]\n"
+        "for thread in threads: thread.start()\n"
+        "for _ in range(30):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        model(image)\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "done.append(1)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_closing_while_others_call(artifact: Path) -> None:
+    with slipstream.load(artifact) as model:
+        expected = model(_inputs())[0]
+    for _ in range(10):
+        model = slipstream.load(artifact, threads=2)
+        wrong: list[object] = []
+
+        def call(model: slipstream.CompiledModel = model, wrong: list[object] = wrong) -> None:
+            try:
+                while True:
+                    if not np.array_equal(model(_inputs())[0], expected):
+                        wrong.append("another result")
+            except ArtifactError as error:
+                if "closed" not in str(error):
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01)
+        model.close()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+    assert _workers() == 0
+
+
 def test_hundreds_of_loads_leave_nothing(artifact: Path) -> None:
     def load_and_run() -> None:
         with slipstream.load(artifact) as model:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from slipstream.measure.types import Candidate, FailureKind
 from slipstream.program.space import Realized
+from slipstream.schedulers.types import OperatorState, SchedulerError
 from slipstream.search.random import Random
 from slipstream.search.types import Question
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
 from slipstream.store import Store
-from tests.session.synthetic import SyntheticMeasurer, hashed, operators, play
+from tests.session.synthetic import SyntheticMeasurer, begin_session, hashed, make_session, operators, play
 
 OPERATORS = 7
 
@@ -132,3 +134,25 @@ def test_an_exception_of_a_search_ends_the_session_as_itself(tmp_path: Path) -> 
     with pytest.raises(ZeroDivisionError, match="a mistake in a search") as raised:
         play(tmp_path / "s", Budget(trials=30), proposer=Wrong())
     assert any("in propose" in note for note in raised.value.__notes__)
+
+
+class _Stubborn:
+    """Picks the same operator whatever its state."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def pick(self, states: Sequence[OperatorState], slot: int) -> str | None:
+        return self.key
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_scheduler_that_picks_what_it_must_not_ends_the_session_in_one_line(finished: bool, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        identity = begin_session(store, most_trials=1, slot_trials=1)
+        with store.own(identity):
+            session = make_session(store, identity, SyntheticMeasurer(), Budget())
+            session.scheduler = _Stubborn(next(iter(operators())) if finished else "conv")
+            expected = "which is finished" if finished else "'conv', which is no operator of this session"
+            with pytest.raises(SchedulerError, match=expected):
+                session.run()

@@ -98,7 +98,7 @@ MISTAKES = {
     ("show", "PATH", "aa"): "'aa' is ambiguous, give more of it: aa00 (matmul aa00), aa11 (matmul aa11)",
     ("show", "PATH", "zz"): "no operator begins with 'zz'",
     ("show", "PATH", "--hardware", "zz"): "no hardware begins with 'zz'",
-    ("export", "PATH", "out"): "knows 2 pieces of hardware: choose with --hardware",
+    ("export", "PATH", "out"): "holds 2 pieces of hardware: choose with --hardware",
     ("stats", "none.db"): "there is no store at",
     ("check", "none.db"): "there is no store at",
     ("check", "none.db", "--salvage", "new.db"): "there is no store at",

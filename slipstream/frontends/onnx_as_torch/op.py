@@ -48,7 +48,7 @@ def rank(value: Value) -> int:
 
 
 class Emitter:
-    """Grows an fx graph call by call, and knows the shape of everything in it."""
+    """Grows an fx graph call by call, with the shape of everything in it."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()

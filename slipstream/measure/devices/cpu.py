@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +33,8 @@ class CpuDevice(Devices):
     def __init__(self, config: MeasureConfig) -> None:
         super().__init__()
         # Programs are timed with the thread pool that compiled models have, in place of TVM's.
-        self.server_environment = {"LD_PRELOAD": str(pool_library())}
+        preloaded = os.environ.get("LD_PRELOAD")
+        self.server_environment = {"LD_PRELOAD": f"{pool_library()}:{preloaded}" if preloaded else str(pool_library())}
         self._drift = self.drifts["cpu"] = Drift()
         self._config = config
         self._running: Trial | None = None

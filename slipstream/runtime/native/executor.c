@@ -76,6 +76,16 @@ __attribute__((constructor)) static void connect_operators(void) {
   if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = free_workspace;
 }
 
+/* Of the lists of unused workspaces. One for all models of the library, so that a fork can wait for it: a child must not
+   inherit it locked by a thread that it does not have. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void take_lock(void) { pthread_mutex_lock(&lock); }
+
+static void give_lock_back(void) { pthread_mutex_unlock(&lock); }
+
+__attribute__((constructor)) static void mind_forks(void) { pthread_atfork(take_lock, give_lock_back, give_lock_back); }
+
 /* What one call at a time needs: the operators' results, and arguments that point to them. */
 typedef struct Workspace {
   struct Workspace *next;
@@ -88,7 +98,6 @@ typedef struct {
   int threads;
   char *weights;
   size_t weights_bytes;
-  pthread_mutex_t lock;
   Workspace *unused;
 } Model;
 
@@ -122,18 +131,18 @@ static void free_workspace_of(Workspace *workspace) {
 }
 
 static Workspace *take_workspace(Model *model) {
-  pthread_mutex_lock(&model->lock);
+  take_lock();
   Workspace *workspace = model->unused;
   if (workspace) model->unused = workspace->next;
-  pthread_mutex_unlock(&model->lock);
+  give_lock_back();
   return workspace ? workspace : make_workspace(model);
 }
 
 static void return_workspace(Model *model, Workspace *workspace) {
-  pthread_mutex_lock(&model->lock);
+  take_lock();
   workspace->next = model->unused;
   model->unused = workspace;
-  pthread_mutex_unlock(&model->lock);
+  give_lock_back();
 }
 
 /* The weights, mapped: pages are read when they are first used, and shared by all processes that run the model. */
@@ -162,7 +171,6 @@ PUBLIC void FUNCTION(destroy)(Model *model) {
     free_workspace_of(workspace);
   }
   if (model->weights) munmap(model->weights, model->weights_bytes);
-  pthread_mutex_destroy(&model->lock);
   slipstream_pool_release();
   free(model);
 }
@@ -176,9 +184,11 @@ static int usual_threads(void) {
 
 PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
   Model *model = calloc(1, sizeof *model);
-  if (!model) return NULL;
+  if (!model) {
+    snprintf(error_text, sizeof error_text, "not enough memory for a model");
+    return NULL;
+  }
   slipstream_pool_retain();
-  pthread_mutex_init(&model->lock, NULL);
   model->threads = threads > 0 ? threads : usual_threads();
   if (WEIGHTS_BYTES && map_weights(model, weights)) {
     model->weights = NULL;
@@ -239,9 +249,11 @@ PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *o
     }
   }
   error_text[0] = 0;
-  slipstream_pool_begin(model->threads);
+  slipstream_pool_begin(model->threads < MOST_STEP_THREADS ? model->threads : MOST_STEP_THREADS);
   int failed = run_steps(workspace);
   slipstream_pool_end();
+  /* What fails in a worker has its text there; but for memory, operators check everything before their loops. */
+  if (failed && !error_text[0]) snprintf(error_text, sizeof error_text, "not enough memory for an operator");
   for (int i = 0; i < OUTPUTS && !failed; i++) {
     const void *from = output_copies[i] >= 0 ? workspace->tensors[output_copies[i]].data
                        : is_aligned(outputs[i]) ? NULL

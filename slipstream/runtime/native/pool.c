@@ -84,7 +84,7 @@ typedef struct {
 
 static struct {
   pthread_mutex_t lock;
-  int users, capacity, running, helping; /* threads in all; calls; workers that help one */
+  int users, had_users, capacity, running, helping; /* models, ever any; threads in all; calls; helping workers */
   int groups, free_group;                /* the group that no worker has */
   cpu_set_t allowed, group[MOST_THREADS];
   int group_of[CPU_SETSIZE];
@@ -99,7 +99,7 @@ static _Atomic int implicit_threads = 1;
 static _Atomic int64_t idle_spin_ns;
 static _Atomic int late_score;
 static __thread Call own_call, *current;
-static __thread int is_worker;
+static __thread int is_worker, in_loop; /* in_loop: this caller runs tasks of a loop */
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -418,6 +418,7 @@ void slipstream_pool_end(void) {
   pool.running--;
   pool.ended_at = now_ns();
   admit_next();
+  if (pool.had_users && !pool.users && !pool.running) stop_workers(); /* the last model was closed meanwhile */
   pthread_mutex_unlock(&pool.lock);
 }
 
@@ -482,12 +483,14 @@ static int launch(Call *call, SlipstreamTask task, void *data, int most) {
 }
 
 int slipstream_pool_launch(SlipstreamTask task, void *data, int tasks) {
-  if (current) return launch(current, task, data, tasks);
   SlipstreamEnv alone = {NULL, 1};
-  if (is_worker) return task(0, &alone, data);
-  slipstream_pool_begin(atomic_load(&implicit_threads));
+  if (is_worker || in_loop) return task(0, &alone, data); /* a loop inside of a task: the helpers are taken */
+  int of_its_own = !current;
+  if (of_its_own) slipstream_pool_begin(atomic_load(&implicit_threads));
+  in_loop = 1;
   int result = launch(current, task, data, tasks);
-  slipstream_pool_end();
+  in_loop = 0;
+  if (of_its_own) slipstream_pool_end();
   return result;
 }
 
@@ -517,6 +520,7 @@ static Block *blocks_of_thread(void) {
 }
 
 void *slipstream_pool_alloc(uint64_t bytes) {
+  if (!bytes) bytes = 1; /* NULL means that there is no memory */
   Block *blocks = blocks_of_thread(), *found = NULL;
   for (int i = 0; blocks && i < MOST_BLOCKS; i++) {
     Block *block = &blocks[i];
@@ -537,7 +541,7 @@ void *slipstream_pool_alloc(uint64_t bytes) {
     return found->memory;
   }
   void *memory = NULL;
-  return posix_memalign(&memory, ALIGNMENT, bytes ? bytes : 1) ? NULL : memory;
+  return posix_memalign(&memory, ALIGNMENT, bytes) ? NULL : memory;
 }
 
 void slipstream_pool_free(void *memory) {
@@ -559,25 +563,32 @@ static void reset(void) {
   pool.last = &pool.first;
 }
 
-static void after_fork(void) {
-  /* The child has none of the workers, and whoever held the lock is not here to give it back. */
+static void before_fork(void) { pthread_mutex_lock(&pool.lock); } /* the child gets groups that are whole */
+
+static void after_fork(void) { pthread_mutex_unlock(&pool.lock); }
+
+static void after_fork_in_child(void) {
+  /* None of the workers and none of the other callers are here. */
   reset();
   for (int i = 0; i < MOST_THREADS; i++) {
     workers[i].started = workers[i].busy = 0;
     atomic_store(&workers[i].state, IDLE);
+    workers[i].result = 0;
     atomic_store(&workers[i].in_call, 0);
   }
   current = NULL;
+  in_loop = 0;
 }
 
 __attribute__((constructor)) static void on_load(void) {
   reset();
-  pthread_atfork(NULL, NULL, after_fork);
+  pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 void slipstream_pool_retain(void) {
   pthread_mutex_lock(&pool.lock);
   pool.users++;
+  pool.had_users = 1;
   pthread_mutex_unlock(&pool.lock);
 }
 
