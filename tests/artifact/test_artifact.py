@@ -263,7 +263,7 @@ def test_a_prefix_that_is_no_name_is_refused(tiny_artifact: Path, tmp_path: Path
     shutil.copytree(tiny_artifact, tmp_path / "broken")
     manifest = json.loads((tmp_path / "broken" / "manifest.json").read_text())
     (tmp_path / "broken" / "manifest.json").write_text(json.dumps({**manifest, "prefix": "../up"}))
-    with pytest.raises(ArtifactError, match="prefix '../up' is no name of C"):
+    with pytest.raises(ArtifactError, match=r"prefix '\.\./up' is no name of C"):
         slipstream.export(tmp_path / "broken", tmp_path / "out")
 
 
