@@ -376,6 +376,7 @@ class _Terminal:
         return code
 
 
+@pytest.mark.usefixtures("ordinary_signals")
 def test_ctrl_c_on_a_real_terminal_that_was_resized() -> None:
     terminal = _Terminal("auto", "30", "60", size=(100, 30))
     terminal.output(until="▸".encode())
