@@ -31,6 +31,9 @@ SPREAD = spread()
 every_operator = pytest.mark.parametrize(
     "label", [label if label in SPREAD else pytest.param(label, marks=pytest.mark.slow) for label in labels()]
 )
+every_second_operator = pytest.mark.parametrize(
+    "label", [label if label in SPREAD[1::2] else pytest.param(label, marks=pytest.mark.slow) for label in labels()]
+)
 some_operators = pytest.mark.parametrize("label", SPREAD[1::3])
 
 
@@ -55,7 +58,7 @@ def test_the_default_program_is_the_one_an_untuned_model_has(label: str) -> None
     assert same(realized.module["main"].without_attr("global_symbol"), schedule.mod["main"])
 
 
-@every_operator
+@every_second_operator
 def test_programs_go_through_traces_and_back(label: str) -> None:
     """And what is scheduled stays as it was: TVM changes a function that it takes for its own."""
     operator = space(label)

@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def large(made_once: Callable[[str, Build], Path]) -> Path:
-    """A session of 1,000 operators and 20,000 trials."""
+    """A session of 1,000 operators and 28,000 trials."""
     from tests.report.made_up import made_up_session
 
-    return made_once("large", lambda path: made_up_session(path, operators=1000, slots=2_375))
+    return made_once("large", lambda path: made_up_session(path, operators=1000, slots=3_375))

@@ -61,7 +61,7 @@ def is_default(candidate: Candidate) -> bool:
     [
         ({}, 24),
         ({"search": "random", "scheduler": "random"}, 24),
-        ({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule"}, 9),
+        pytest.param({**EVOLUTIONARY, "scheduler": "gradient", "cost": "metaschedule"}, 9, marks=pytest.mark.slow),
     ],
 )
 def test_the_same_seed_gives_the_same_answers(settings: dict[str, Any], trials: int, tmp_path: Path) -> None:
