@@ -7,13 +7,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.loaded import open_executor
 from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, WeightSpec, checksum
+from slipstream.artifact.step_threads import choose_step_threads
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError
@@ -21,12 +24,16 @@ from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
-from slipstream.runtime.library import POOL
+from slipstream.runtime.library import POOL, ModelLibrary
 from slipstream.runtime.link import copy_pool, model_linker
+from slipstream.runtime.plan import Plan
 from slipstream.runtime.source import model_source, symbol_prefix
 from slipstream.version import VERSION
 
 Progress = Callable[[str], None]
+
+# On so few the plan's estimate of how many threads an operator is worth is as good as a measurement.
+_FEW_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,16 @@ def compile(
         passes.extend(reports)
         return module
 
-    manifest = write_artifact(loaded, prepared, resolved, output, threads=threads, feeds=feeds, stage=clock.start)
+    manifest = write_artifact(
+        loaded,
+        prepared,
+        resolved,
+        output,
+        threads=threads,
+        feeds=feeds,
+        choose_threads=resolved.threads > _FEW_THREADS,
+        stage=clock.start,
+    )
     return CompileResult(output, manifest, passes, clock.stop())
 
 
@@ -109,12 +125,14 @@ def write_artifact(
     threads: int | None = None,
     feeds: list[dict[str, Array]] | None = None,
     tuned: dict[str, Any] | None = None,
+    choose_threads: bool = False,
     stage: Progress = lambda stage: None,
 ) -> Manifest:
     """Schedule and build a prepared module, verify it on `feeds` and put it in place.
 
     The module comes from a function so that its weights can be freed while it is built. `program` gives each
-    operator its scheduled form (the default one if it is None), `tuned` goes into the manifest.
+    operator its scheduled form (the default one if it is None), `tuned` goes into the manifest. With `choose_threads`
+    operators are timed here to choose on how many threads each runs.
     """
     from slipstream.graph.build import apply_programs, build_planned
 
@@ -133,6 +151,14 @@ def write_artifact(
         weights = write_weights(staging / WEIGHTS, built.weights)
         prefix = symbol_prefix(model.name) if built.plan is not None else ""
         library = _write_library(built, model, target.threads, weights, prefix, staging)
+        if built.plan is not None and choose_threads:
+            stage("threads")
+            plan = _with_chosen_threads(built.plan, model, target.threads, staging / library, feeds[0])
+        else:
+            plan = None
+        if plan is not None:
+            (staging / library).unlink()
+            library = _write_library(replace(built, plan=plan), model, target.threads, weights, prefix, staging)
         files = [library, WEIGHTS, *([POOL] if prefix else [])]
         del built
         # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
@@ -168,6 +194,19 @@ def write_artifact(
         )
         manifest.write(staging)
     return manifest
+
+
+def _with_chosen_threads(plan: Plan, model: Model, threads: int, library: Path, feed: dict[str, Array]) -> Plan | None:
+    """The plan with the threads that are fastest for each step; None if it is best as it is."""
+    loaded = ModelLibrary(library, symbol_prefix(model.name), library.with_name(WEIGHTS), model.outputs, threads)
+    try:
+        inputs = [np.asarray(feed[spec.name], order="C") for spec in model.inputs]
+        chosen = choose_step_threads(loaded, inputs, threads)
+    finally:
+        loaded.close()
+    if chosen is None:
+        return None
+    return replace(plan, steps=tuple(replace(s, threads=n) for s, n in zip(plan.steps, chosen, strict=True)))
 
 
 def _write_library(

@@ -29,6 +29,9 @@ class ModelLibrary:
         self._destroy = self._function(f"{prefix}_destroy", None, ctypes.c_void_p)
         create = self._function(f"{prefix}_create", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)
         self._run = self._function(f"{prefix}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
+        self._profile = self._function(f"{prefix}_profile", ctypes.c_int, *[ctypes.c_void_p] * 5)
+        self._step = self._function(f"{prefix}_step", ctypes.c_char_p, ctypes.c_int)
+        self._step_count = self._function(f"{prefix}_steps", ctypes.c_int)
         # Lists, whose `append` and `pop` are atomic: a lock could be held by another thread when the process forks.
         self._model: list[int] = []  # none once it is destroyed
         self._calls: list[None] = []  # that run now
@@ -48,12 +51,29 @@ class ModelLibrary:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for dense inputs of the right types and shapes."""
+        return self._call(self._run, inputs)
+
+    @property
+    def steps(self) -> list[str]:
+        """The operators in the order of their calls."""
+        return [self._step(index).decode() for index in range(self._step_count())]
+
+    def profile(self, inputs: Sequence[Array], step_threads: Sequence[int] | None = None) -> Array:
+        """Run the model; the nanoseconds each step took, on at most so many threads each (default: as planned)."""
+        nanoseconds = np.zeros(self._step_count(), np.int64)
+        limits = None if step_threads is None else np.array(step_threads, np.int32)
+        if limits is not None and limits.shape != nanoseconds.shape:
+            raise ValueError(f"{len(limits)} limits for {len(nanoseconds)} steps")
+        self._call(self._profile, inputs, limits.ctypes.data if limits is not None else None, nanoseconds.ctypes.data)
+        return nanoseconds
+
+    def _call(self, function: Any, inputs: Sequence[Array], *more: Any) -> list[Array]:
         self._calls.append(None)
         try:
             if self._closed:
                 raise ArtifactError("the model was closed: load it again")
             outputs = [aligned_empty(shape, dtype) for shape, dtype in self._outputs]
-            if self._run(self._model[0], _addresses(inputs), _addresses(outputs)):
+            if function(self._model[0], _addresses(inputs), _addresses(outputs), *more):
                 raise ArtifactError(f"the model failed while running: {self._last_error()}")
             return outputs
         finally:

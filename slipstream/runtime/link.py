@@ -16,6 +16,7 @@ from slipstream.runtime.library import POOL
 
 NATIVE = Path(__file__).parent / "native"
 _PUBLIC = ("create", "destroy", "run", "set_threads", "inputs", "outputs", "input", "output", "error")
+_FOR_TUNING = ("profile", "steps", "step")
 _FLAGS = ("-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
@@ -61,7 +62,7 @@ def model_linker(source: Path, directory: Path, prefix: str) -> Callable[..., No
     model look for it under the name it is exported with, wherever they are.
     """
     exported = source.with_suffix(".map")
-    exported.write_text(f"{{ global: {' '.join(f'*_{name};' for name in _PUBLIC)} local: *; }};\n")
+    exported.write_text(f"{{ global: {' '.join(f'*_{name};' for name in (*_PUBLIC, *_FOR_TUNING))} local: *; }};\n")
 
     def link(output: str, objects: Sequence[str], options: object = None, cc: object = None) -> None:
         passed = [f"--version-script,{exported}", "-rpath,$ORIGIN", f"-soname,lib{prefix}.so"]

@@ -33,6 +33,7 @@ typedef struct {
 
 typedef struct {
   int (*function)(void *, void *, int, void *);
+  const char *name;
   int first, count, threads;
 } Step;
 
@@ -71,7 +72,7 @@ def model_source(
     arguments = [index for step in plan.steps for index in step.arguments]
     starts = [sum(len(s.arguments) for s in plan.steps[:i]) for i in range(len(plan.steps))]
     steps = [
-        f"{{__tvm_ffi_{step.function}, {start}, {len(step.arguments)}, {step.threads}}}"
+        f'{{__tvm_ffi_{step.function}, "{step.function}", {start}, {len(step.arguments)}, {step.threads}}}'
         for step, start in zip(plan.steps, starts, strict=True)
     ]
     functions = sorted({step.function for step in plan.steps})

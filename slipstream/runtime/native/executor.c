@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "pool.h"
@@ -221,17 +222,26 @@ static void *place_of(const void *given, char *memory, int64_t staging) {
   return is_aligned(given) ? (void *)given : memory + staging;
 }
 
-static int run_steps(Workspace *workspace) {
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int run_steps(Workspace *workspace, const int *step_threads, int64_t *nanoseconds) {
   Argument result = {0};
   for (int i = 0; i < STEPS; i++) {
     const Step *step = &steps[i];
-    slipstream_pool_limit(step->threads);
+    int64_t began = nanoseconds ? now_ns() : 0;
+    slipstream_pool_limit(step_threads ? step_threads[i] : step->threads);
     if (step->function(NULL, workspace->arguments + step->first, step->count, &result)) return -1;
+    if (nanoseconds) nanoseconds[i] = now_ns() - began;
   }
   return 0;
 }
 
-PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *outputs) {
+static int run(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
+               int64_t *nanoseconds) {
   Workspace *workspace = take_workspace(model);
   if (!workspace) return -1;
   for (int i = 0; i < INPUTS; i++) {
@@ -249,8 +259,9 @@ PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *o
     }
   }
   error_text[0] = 0;
-  slipstream_pool_begin(model->threads < MOST_STEP_THREADS ? model->threads : MOST_STEP_THREADS);
-  int failed = run_steps(workspace);
+  int most = step_threads || model->threads < MOST_STEP_THREADS ? model->threads : MOST_STEP_THREADS;
+  slipstream_pool_begin(most);
+  int failed = run_steps(workspace, step_threads, nanoseconds);
   slipstream_pool_end();
   /* What fails in a worker has its text there; but for memory, operators check everything before their loops. */
   if (failed && !error_text[0]) snprintf(error_text, sizeof error_text, "not enough memory for an operator");
@@ -263,3 +274,17 @@ PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *o
   return_workspace(model, workspace);
   return failed;
 }
+
+PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *outputs) {
+  return run(model, inputs, outputs, NULL, NULL);
+}
+
+/* As `run`, with at most `step_threads[i]` threads in step i (NULL: as planned), and the time each step took. */
+PUBLIC int FUNCTION(profile)(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
+                             int64_t *nanoseconds) {
+  return run(model, inputs, outputs, step_threads, nanoseconds);
+}
+
+PUBLIC int FUNCTION(steps)(void) { return STEPS; }
+
+PUBLIC const char *FUNCTION(step)(int index) { return index >= 0 && index < STEPS ? steps[index].name : NULL; }
