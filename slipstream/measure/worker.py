@@ -22,6 +22,8 @@ from tvm.tirx.build import codegen_build
 
 from slipstream.graph.build import prepare_for_cuda
 from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.graph.operators import count_flops
+from slipstream.graph.parallelism import threads_worth
 from slipstream.machine.target import Target
 from slipstream.machine.threads import one_call, use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
@@ -74,6 +76,8 @@ class Worker:
         self._module: Any = None
         self._lowered: Lowered | None = None
         self._function: Any = None
+        self._flops = 0
+        self._threads = target.threads
         self._arguments: list[Any] = []
         self._argument_sets: Iterator[list[Any]] | None = None
 
@@ -97,7 +101,9 @@ class Worker:
 
     def lower(self, module: str) -> Answer:
         began = _Clock.now()
-        self._lowered = lower(read_module(module), self._target)
+        program = read_module(module)
+        self._lowered = lower(program, self._target)
+        self._flops = count_flops(program["main"])
         return {"fingerprint": self._lowered.fingerprint, **_Clock.since(began)}
 
     def generate(self) -> Answer:
@@ -141,6 +147,9 @@ class Worker:
         places = Layout.from_json(layout)
         outputs = self._allocate(places)
         use_threads(self._target.threads)
+        # As many as the step of a model has.
+        worth = threads_worth(self._flops, (slot.nbytes for slot in places.slots), self._target.vector_lanes)
+        self._threads = min(self._target.threads, worth)
         allocate_seconds = time.perf_counter() - began
         run = Checked(
             first=lambda: _seconds_of(lambda: self._function(*self._arguments)),
@@ -200,7 +209,7 @@ class Worker:
         self._function(*(next(self._argument_sets) if self._argument_sets else self._arguments))
 
     def _take(self, number: int, repeat: int) -> Sequence[float]:
-        with one_call(self._target.threads):
+        with one_call(self._threads):
             return self._sample(number, repeat)
 
     def _sample(self, number: int, repeat: int) -> Sequence[float]:
