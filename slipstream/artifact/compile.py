@@ -150,6 +150,8 @@ def write_artifact(
         stage("link")
         weights = write_weights(staging / WEIGHTS, built.weights)
         prefix = symbol_prefix(model.name) if built.plan is not None else ""
+        if prefix:
+            copy_pool(staging)
         library = _write_library(built, model, target.threads, weights, prefix, staging)
         if built.plan is not None and choose_threads:
             stage("threads")
@@ -220,7 +222,6 @@ def _write_library(
     if built.plan is None:
         built.executable.export_library(str(path), fcompile=link)
     else:
-        copy_pool(directory)
         size = (directory / WEIGHTS).stat().st_size
         offsets = [weight.offset for weight in weights]
         source = model_source(built.plan, prefix, model.inputs, model.outputs, offsets, size, threads)

@@ -9,22 +9,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.artifact import compile as compiling
 from slipstream.artifact.manifest import WEIGHTS, Manifest
 from slipstream.artifact.step_threads import choose_step_threads
-from slipstream.artifact.verify import verification_inputs
-from slipstream.frontends import load_model
 from slipstream.frontends.inputs import Array, random_inputs
-from slipstream.graph.prepare import prepare
-from slipstream.machine.target import available_cores, resolve_target
+from slipstream.machine.target import available_cores
 from slipstream.runtime.library import ModelLibrary
 
-WORKERS = """
-import sys, ctypes, numpy as np, slipstream
+# In a process of its own, which has loaded no other model: the pool's library is then the one beside the model.
+COMPILED = """
+import ctypes, pathlib, sys
+import numpy as np
+import slipstream
+from slipstream.artifact import compile as compiling
+from slipstream.frontends import load_model
 from slipstream.frontends.inputs import random_inputs
-model = slipstream.load(sys.argv[1], threads=2)
-model(random_inputs(model.inputs, np.random.default_rng(0)))
-print(ctypes.CDLL("libslipstream_pool.so.1").slipstream_pool_workers())
+from slipstream.graph.prepare import prepare
+from slipstream.machine.target import resolve_target
+
+out = pathlib.Path(sys.argv[1])
+choose = compiling.choose_step_threads
+def chosen(library, inputs, threads):
+    choose(library, inputs, threads)
+    return [int(sys.argv[2])] * len(library.steps)
+compiling.choose_step_threads = chosen
+model, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
+manifest = compiling.write_artifact(model, lambda: prepare(model.module, target)[0], target, out, choose_threads=True)
+assert [path.name for path in out.glob("model-*")] == [manifest.library]
+pool = ctypes.CDLL("libslipstream_pool.so.1")
+assert pool.slipstream_pool_workers() == 0
+with slipstream.load(out, threads=2) as model:
+    model(random_inputs(model.inputs, np.random.default_rng(0)))
+    print(pool.slipstream_pool_workers())
 """
 
 
@@ -55,17 +70,9 @@ def test_threads_are_chosen_from_those_there_are(tiny_artifact: Path) -> None:
 
 
 @pytest.mark.parametrize(("threads", "workers"), [(1, 0), (2, 1)])
-def test_what_was_chosen_is_in_the_library(
-    threads: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_chosen_is_in_the_library(threads: int, workers: int, tmp_path: Path) -> None:
     if workers >= available_cores():
         pytest.skip("needs two cores")
-    monkeypatch.setattr(compiling, "choose_step_threads", lambda library, *_: [threads] * len(library.steps))
-    model, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
-    manifest = compiling.write_artifact(
-        model, lambda: prepare(model.module, target)[0], target, tmp_path / "out", choose_threads=True,
-        feeds=verification_inputs(model, None)[:1],
-    )  # fmt: skip
-    assert [path.name for path in (tmp_path / "out").glob("model-*")] == [manifest.library]
-    done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "out"], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == workers
+    command = [sys.executable, "-c", COMPILED, tmp_path / "out", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{workers}\n"), done.stderr
