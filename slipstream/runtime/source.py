@@ -147,7 +147,7 @@ void {prefix}_destroy({prefix}_model *model);
    checked: an index outside of the range named above reads foreign memory. */
 int {prefix}_run({prefix}_model *model, const void *const *inputs, void *const *outputs);
 
-/* For the calls that begin from now on; not while one is running. */
+/* For the calls that begin from now on. */
 void {prefix}_set_threads({prefix}_model *model, int threads);
 
 int {prefix}_inputs(void);

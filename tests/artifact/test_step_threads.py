@@ -30,16 +30,20 @@ out = pathlib.Path(sys.argv[1])
 choose = compiling.choose_step_threads
 def chosen(library, inputs, threads):
     choose(library, inputs, threads)
-    return [int(sys.argv[2])] * len(library.steps)
+    return [count] * len(library.steps)
 compiling.choose_step_threads = chosen
-model, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
-manifest = compiling.write_artifact(model, lambda: prepare(model.module, target)[0], target, out, choose_threads=True)
-assert [path.name for path in out.glob("model-*")] == [manifest.library]
-pool = ctypes.CDLL("libslipstream_pool.so.1")
-assert pool.slipstream_pool_workers() == 0
-with slipstream.load(out, threads=2) as model:
-    model(random_inputs(model.inputs, np.random.default_rng(0)))
-    print(pool.slipstream_pool_workers())
+loaded, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
+pool = None
+for count in 1, 2:
+    manifest = compiling.write_artifact(
+        loaded, lambda: prepare(loaded.module, target)[0], target, out, choose_threads=True
+    )
+    assert [path.name for path in out.glob("model-*")] == [manifest.library]
+    pool = pool or ctypes.CDLL("libslipstream_pool.so.1")
+    assert pool.slipstream_pool_workers() == 0
+    with slipstream.load(out, threads=2) as model:
+        model(random_inputs(model.inputs, np.random.default_rng(0)))
+        print(pool.slipstream_pool_workers())
 """
 
 
@@ -69,10 +73,8 @@ def test_threads_are_chosen_from_those_there_are(tiny_artifact: Path) -> None:
     library.close()
 
 
-@pytest.mark.parametrize(("threads", "workers"), [(1, 0), (2, 1)])
-def test_what_was_chosen_is_in_the_library(threads: int, workers: int, tmp_path: Path) -> None:
-    if workers >= available_cores():
-        pytest.skip("needs two cores")
-    command = [sys.executable, "-c", COMPILED, tmp_path / "out", str(threads)]
+@pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
+def test_what_was_chosen_is_in_the_library(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMPILED, tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, f"{workers}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "0\n1\n"), done.stderr

@@ -90,6 +90,28 @@ def test_threads_end_with_the_last_model(artifact: Path) -> None:
 
 
 @pytest.mark.timing
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_caller_bound_to_a_core_does_not_bind_the_workers(artifact: Path) -> None:
+    code = (
+        "import os, sys, threading, numpy, slipstream\n"
+        "from pathlib import Path\n"
+        "core = min(os.sched_getaffinity(0))\n"
+        f"model = slipstream.load({str(artifact)!r}, threads=2)\n"
+        "def call():\n"
+        "    os.sched_setaffinity(0, {core})\n"
+        "    for _ in range(3):\n"
+        "        model(numpy.zeros((1, 3, 32, 32), 'float32'))\n"
+        "caller = threading.Thread(target=call)\n"
+        "caller.start()\n"
+        "caller.join()\n"
+        "tasks = [int(task) for task in os.listdir('/proc/self/task')]\n"
+        "(worker,) = [t for t in tasks if Path(f'/proc/self/task/{t}/comm').read_text() == 'slipstream\\n']\n"
+        "print(core in os.sched_getaffinity(worker))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_no_processor_time_when_idle(artifact: Path) -> None:
     with slipstream.load(artifact) as model:
         for _ in range(50):

@@ -96,7 +96,7 @@ typedef struct Workspace {
 } Workspace;
 
 typedef struct {
-  int threads;
+  _Atomic int threads;
   char *weights;
   size_t weights_bytes;
   Workspace *unused;
@@ -259,8 +259,8 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
     }
   }
   error_text[0] = 0;
-  int most = step_threads || model->threads < MOST_STEP_THREADS ? model->threads : MOST_STEP_THREADS;
-  slipstream_pool_begin(most);
+  int threads = model->threads;
+  slipstream_pool_begin(step_threads || threads < MOST_STEP_THREADS ? threads : MOST_STEP_THREADS);
   int failed = run_steps(workspace, step_threads, nanoseconds);
   slipstream_pool_end();
   /* What fails in a worker has its text there; but for memory, operators check everything before their loops. */

@@ -14,7 +14,7 @@
    that finds none free waits in order of arrival.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
-   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller one, each of them two more.
+   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
    Between the operators of a call it spins. In a call of few threads whose caller has often had to wait for workers
    lately it sleeps: other programs want the processors, and a thread that sleeps gets one sooner than one that spins. */
 #define _GNU_SOURCE
@@ -44,6 +44,9 @@
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
+#ifndef WAKES
+#define WAKES 2 /* sleepers that a caller, and each of those it wakes, wakes */
+#endif
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
 
@@ -68,7 +71,7 @@ typedef struct Worker {
   _Atomic int tid;
   _Alignas(128) pthread_t thread;
   int started, busy, group;
-  struct Worker *to_wake[2]; /* set while it is asleep */
+  struct Worker *to_wake[WAKES]; /* set while it is asleep */
 } Worker;
 
 typedef struct Waiting {
@@ -133,7 +136,7 @@ static void wait_for_work(Worker *self) {
     int32_t idle = IDLE;
     if (!atomic_compare_exchange_strong(&self->state, &idle, ASLEEP)) continue;
     while (atomic_load(&self->state) == ASLEEP) futex_wait(&self->state, ASLEEP);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WAKES; i++) {
       if (self->to_wake[i]) futex_wake(&self->to_wake[i]->state);
       self->to_wake[i] = NULL;
     }
@@ -149,10 +152,12 @@ static void wake_helpers(Worker **helpers, int count) {
     if (atomic_load(&helpers[i]->state) == ASLEEP) asleep[sleeping++] = helpers[i];
   }
   for (int i = sleeping - 1; i >= 0; i--) {
-    for (int k = 0; k < 2; k++) asleep[i]->to_wake[k] = 2 * i + k + 1 < sleeping ? asleep[2 * i + k + 1] : NULL;
+    for (int k = 0, next = WAKES * (i + 1); k < WAKES; k++, next++) {
+      asleep[i]->to_wake[k] = next < sleeping ? asleep[next] : NULL;
+    }
     atomic_store(&asleep[i]->state, IDLE);
   }
-  if (sleeping) futex_wake(&asleep[0]->state);
+  for (int i = 0; i < WAKES && i < sleeping; i++) futex_wake(&asleep[i]->state);
 }
 
 /* A task of the range, from its front or its back; -1 if none is left. */
@@ -247,13 +252,21 @@ static void siblings_of(int cpu, cpu_set_t *set) {
   fclose(file);
 }
 
+/* The processors of the process: those of its main thread, or of this one if it has more. A thread that calls models
+   may be bound to one processor; the workers are not. */
+static void allowed_now(cpu_set_t *set) {
+  cpu_set_t own;
+  if (sched_getaffinity(getpid(), sizeof *set, set)) CPU_ZERO(set);
+  if (!sched_getaffinity(0, sizeof own, &own) && CPU_COUNT(&own) > CPU_COUNT(set)) *set = own;
+}
+
 /* Split the allowed processors into `pool.capacity` groups: whole physical cores if there are enough of them. */
 static void make_groups(void) {
   static int order[CPU_SETSIZE], core_of[CPU_SETSIZE];
   int count = 0, cores = 0;
   cpu_set_t seen;
   CPU_ZERO(&seen);
-  if (sched_getaffinity(0, sizeof pool.allowed, &pool.allowed)) CPU_ZERO(&pool.allowed);
+  allowed_now(&pool.allowed);
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
     cpu_set_t core;
     pool.group_of[cpu] = -1;
@@ -296,7 +309,8 @@ static void make_way(Call *call) {
   int cpu = sched_getcpu();
   if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0 || pool.calls++ % 1024 == 1023) {
     cpu_set_t allowed;
-    if (!sched_getaffinity(0, sizeof allowed, &allowed) && !CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
+    allowed_now(&allowed);
+    if (!CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
     if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0) return;
   }
   int mine = pool.group_of[cpu];
