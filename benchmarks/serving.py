@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -179,15 +180,18 @@ def package_bytes(side: str) -> int:
     return sum(directory_bytes(Path(folder)) for folder in locations or ())
 
 
-def starts(artifact: Artifact, cores: Sequence[int], options: argparse.Namespace) -> list[dict[str, float]]:
-    """Medians of our side in processes that are started one after the other."""
+def starts(artifact: Artifact, cores: Sequence[int], options: argparse.Namespace) -> list[dict[str, dict[str, float]]]:
+    """Medians of ours and of the first other side, in processes that are started anew each time."""
     found = []
     for number in range(options.starts):
         rng = np.random.default_rng([options.seed, number])
-        with Comparison(artifact.directory, threads=len(cores), cores=cores) as comparison:
-            medians = [comparison.measure(p, _START_SECONDS, rng).timings[0].median for p in _START_PATTERNS]
-            (facts,) = comparison.facts[OURS].values()
-        found.append({"median": medians[0], "paused": medians[1], "load_seconds": facts.load_seconds})
+        with Comparison(artifact.directory, threads=len(cores), model=artifact.model, cores=cores) as comparison:
+            for side in options.sides[:1]:
+                with suppress(SlipstreamError):  # why it is missing is in the rows
+                    comparison.add(side)
+            parts = [comparison.measure(pattern, _START_SECONDS, rng) for pattern in _START_PATTERNS]
+        named = zip(("median", "paused"), parts, strict=True)
+        found.append({what: {timing.name: timing.median for timing in part.timings} for what, part in named})
     return found
 
 

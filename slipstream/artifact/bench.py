@@ -12,6 +12,8 @@ import numpy as np
 
 from slipstream.artifact.comparison import Comparison, Part, Progress, interleave_blocks
 from slipstream.artifact.contender import OURS, BaselineError
+from slipstream.artifact.directory import artifact_in
+from slipstream.artifact.manifest import Manifest
 from slipstream.artifact.request_pattern import Block, RequestPattern, run_block
 from slipstream.errors import InputError
 from slipstream.machine.target import available_cores
@@ -47,7 +49,7 @@ def bench(
     compute the same. Every contender has a process of its own; they take turns."""
     if seconds <= 0:
         raise InputError(f"cannot measure for {seconds} s: give a positive number of seconds")
-    threads = min(threads or available_cores(), available_cores())
+    threads = min(threads or Manifest.read(artifact_in(Path(directory))).threads, available_cores())
     callers = max(pattern.callers for pattern in patterns)
     rng = np.random.default_rng(seed)
     with Comparison(directory, threads=threads, model=model, callers=callers, seed=seed) as comparison:

@@ -78,13 +78,13 @@ def part(model: str, cores: list[int], theirs: float) -> dict[str, Any]:
 
 
 def test_tables_of_known_results() -> None:
-    starts = [{"median": value / 1e3, "paused": 0.004, "load_seconds": 0.1} for value in (2.0, 3.0, 2.2)]
+    starts = [{"median": {"slipstream": value / 1e3}, "paused": {"slipstream": 0.004}} for value in (2.0, 3.0, 2.2)]
     data = {"a": {**part("a", [0, 1], 4.0), "starts": starts}, "b": part("b", [0, 1], 1.0)}
     lines = serving_table.markdown(data).splitlines()
     assert "| a | 2 | 2.00 | 4.00 | 2.00 (1.90 - 2.10) | 1.00 (0.90 - 1.10) |" in lines
     assert "| a | 2 | 20 ms | 4 | 125.0 | 8.00 | 24.00 | 250.0 | 4.00 | 12.00 |" in lines
     assert "| a | 2 | back to back | 4.00 | 6.00 of 500 | 8.00 (no spinning) | 12.00 of 500 |" in lines
-    assert "| a | 2 | 3 | 2.200 (2.000 - 3.000) | 1.50 | 4.000 (4.000 - 4.000) | 1.00 |" in lines
+    assert "| a | 2 | Slipstream | 3 | 2.200 (2.000 - 3.000) | 1.50 | 4.000 (4.000 - 4.000) | 1.00 |" in lines
     found = serving_table.numbers(data)
     assert found["mean onnxruntime, 2 cores, back to back, 1 caller"] == "1.00"  # of 2 and 1/2
     assert found["least onnxruntime, 2 cores, 20 ms, 4 callers"] == "0.12"
