@@ -51,7 +51,11 @@ dtype_option = click.option(
     metavar="float32|float16",
     help="On a GPU, what a float32 model's products are computed in; float16 is for tensor cores.",
 )
-threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to run on [default: all cores; for a compiled model those it was compiled for].")
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads to run on [default: all cores; for a compiled model those it was compiled for].",
+)
 
 
 CHOICES: dict[plugins.Kind, str] = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -63,7 +64,7 @@ def build_planned(mod: tvm.IRModule, target: Target) -> BuiltModel:
         logger.info("the model runs in TVM's virtual machine: %s", reason)
         return build(mod, target)
     try:
-        return BuiltModel(build_operators(operators_of(calls, plan), target), weights, plan)
+        return BuiltModel(build_operators(operators_of(calls, plan), target, plan.callers_arguments()), weights, plan)
     except (tvm.error.InternalError, ValueError, RuntimeError) as error:
         raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
 
@@ -108,13 +109,35 @@ def prepare_for_cuda() -> None:
     use_nvrtc()
 
 
-def build_operators(mod: tvm.IRModule, target: Target) -> Any:
-    """A library of scheduled TIR functions. Callers pass what the functions expect: they check no shapes."""
+def build_operators(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Collection[int]]) -> Any:
+    """A library of scheduled TIR functions. Callers pass what the functions expect: they check no shapes.
+
+    Arguments begin at a multiple of 64 bytes, except for those that are `unaligned`, by function and position.
+    """
+    anywhere = [mod[name].params[position] for name, positions in unaligned.items() for position in positions]
     mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(mod)
     lower, finalize_host, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
     host, _ = split_host_device_mods(lower(mod))
     host = tvm.transform.Sequential([tirx.transform.SkipAssert(), finalize_host()])(host)
-    return tvm.runtime.Executable(codegen_build(host, target.tvm))
+    return tvm.runtime.Executable(codegen_build(_without_alignment(host, anywhere), target.tvm))
+
+
+def _without_alignment(mod: tvm.IRModule, arguments: Sequence[Any]) -> tvm.IRModule:
+    """Functions that read and write elements of these arguments of theirs wherever they are."""
+    met = []
+
+    def loosen(declared: Any) -> Any:
+        if declared.attr_key != "storage_alignment" or not any(map(declared.node.same_as, arguments)):
+            return declared
+        met.append(declared.node)
+        return tirx.AttrStmt(declared.node, declared.attr_key, tirx.IntImm("int32", 1), declared.body)
+
+    mod = map_prim_funcs(
+        mod, lambda func: func.with_body(tvm_ffi.structural_map(func.body, ((tirx.AttrStmt, loosen),)))
+    )
+    if len(met) != len(arguments):
+        raise BuildError(f"the alignment of {len(arguments) - len(met)} arguments is not where TVM declares it")
+    return mod
 
 
 def _lowering(target: Target) -> Any:

@@ -52,6 +52,15 @@ class Plan:
     outputs: tuple[int, ...]
     arena_bytes: int
 
+    def callers_arguments(self) -> dict[str, set[int]]:
+        """Which arguments of which function may be memory of the model's caller."""
+        found: dict[str, set[int]] = {}
+        for step in self.steps:
+            for position, index in enumerate(step.arguments):
+                if self.tensors[index].place in (Place.INPUT, Place.OUTPUT):
+                    found.setdefault(step.function, set()).add(position)
+        return found
+
 
 def type_code(dtype: str) -> tuple[int, int]:
     """DLPack's code and the bits of a type such as `float32`."""

@@ -18,7 +18,7 @@ typedef struct {
   const char *name, *type;
   int ndim;
   const int64_t *shape;
-  size_t bytes, staging;
+  size_t bytes, staging, element_bytes;
 } TensorInfo;
 
 enum { IN_CALLER, IN_WEIGHTS, IN_ARENA };
@@ -61,7 +61,7 @@ def model_source(
     """The C file of a model: its tables, then `executor.c`."""
     shapes = _Shapes()
     staging, arena = [], plan.arena_bytes
-    for spec in (*inputs, *outputs):  # where an unaligned input or output is copied to
+    for spec in (*inputs, *outputs):  # where an input or output whose elements are not aligned is copied to
         staging.append(arena)
         arena += aligned(_nbytes(spec))
     plans = [
@@ -132,7 +132,7 @@ typedef struct {{
   const char *name, *type;
   int ndim;
   const int64_t *shape;
-  size_t bytes, reserved;
+  size_t bytes, reserved[2];
 }} {prefix}_tensor;
 
 /* A model with the weights in the file `weights`, on `threads` threads (0: as many as it was compiled for, or as there
@@ -143,8 +143,8 @@ typedef struct {{
 void {prefix}_destroy({prefix}_model *model);
 
 /* Run the model; 0 on success. Several threads may run one model at a time. Memory that begins at a multiple of
-   64 bytes is used as it is, other memory is copied. Inputs and outputs must not overlap. Values of inputs are not
-   checked: an index outside of the range named above reads foreign memory. */
+   the size of its elements is used as it is, other memory is copied. Inputs and outputs must not overlap. Values of
+   inputs are not checked: an index outside of the range named above reads foreign memory. */
 int {prefix}_run({prefix}_model *model, const void *const *inputs, void *const *outputs);
 
 /* For the calls that begin from now on. */
@@ -212,4 +212,5 @@ def _in_comment(spec: TensorSpec) -> str:
 
 def _info(spec: TensorSpec, shapes: _Shapes, staging: int) -> str:
     name = " ".join(spec.name.split()).replace("\\", "\\\\").replace('"', '\\"')
-    return f'{{"{name}", "{spec.dtype}", {len(spec.shape)}, {shapes.name(spec.shape)}, {_nbytes(spec)}, {staging}}}'
+    numbers = f"{_nbytes(spec)}, {staging}, {type_code(spec.dtype)[1] // 8}"
+    return f'{{"{name}", "{spec.dtype}", {len(spec.shape)}, {shapes.name(spec.shape)}, {numbers}}}'

@@ -16,7 +16,6 @@
 
 #include "pool.h"
 
-#define ALIGNMENT 64
 #define PUBLIC __attribute__((visibility("default")))
 #define JOINED(prefix, name) prefix##_##name
 #define NAMED(prefix, name) JOINED(prefix, name)
@@ -215,11 +214,9 @@ PUBLIC const TensorInfo *FUNCTION(output)(int index) {
   return index >= 0 && index < OUTPUTS ? &output_infos[index] : NULL;
 }
 
-static int is_aligned(const void *pointer) { return (uintptr_t)pointer % ALIGNMENT == 0; }
-
-/* Where operators read an input or write an output: the caller's memory if it is aligned, else a copy of it. */
-static void *place_of(const void *given, char *memory, int64_t staging) {
-  return is_aligned(given) ? (void *)given : memory + staging;
+/* Where operators read an input or write an output: the caller's memory, or a copy if its elements are not aligned. */
+static void *place_of(const void *given, char *memory, const TensorInfo *info) {
+  return (uintptr_t)given % info->element_bytes ? memory + info->staging : (void *)given;
 }
 
 static int64_t now_ns(void) {
@@ -245,7 +242,7 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
   Workspace *workspace = take_workspace(model);
   if (!workspace) return -1;
   for (int i = 0; i < INPUTS; i++) {
-    void *place = place_of(inputs[i], workspace->memory, input_infos[i].staging);
+    void *place = place_of(inputs[i], workspace->memory, &input_infos[i]);
     if (place != inputs[i]) memcpy(place, inputs[i], input_infos[i].bytes);
     for (int k = 0; k < INPUT_VIEWS; k++) {
       if (input_views[k].index == i) workspace->tensors[input_views[k].tensor].data = place;
@@ -253,7 +250,7 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
   }
   for (int i = 0; i < OUTPUTS; i++) {
     if (output_copies[i] >= 0) continue;
-    void *place = place_of(outputs[i], workspace->memory, output_infos[i].staging);
+    void *place = place_of(outputs[i], workspace->memory, &output_infos[i]);
     for (int k = 0; k < OUTPUT_VIEWS; k++) {
       if (output_views[k].index == i) workspace->tensors[output_views[k].tensor].data = place;
     }
@@ -267,9 +264,8 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
   if (failed && !error_text[0]) snprintf(error_text, sizeof error_text, "not enough memory for an operator");
   for (int i = 0; i < OUTPUTS && !failed; i++) {
     const void *from = output_copies[i] >= 0 ? workspace->tensors[output_copies[i]].data
-                       : is_aligned(outputs[i]) ? NULL
-                                                : workspace->memory + output_infos[i].staging;
-    if (from) memcpy(outputs[i], from, output_infos[i].bytes);
+                                             : place_of(outputs[i], workspace->memory, &output_infos[i]);
+    if (from != outputs[i]) memcpy(outputs[i], from, output_infos[i].bytes);
   }
   return_workspace(model, workspace);
   return failed;

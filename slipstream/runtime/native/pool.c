@@ -44,9 +44,7 @@
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
-#ifndef WAKES
-#define WAKES 2 /* sleepers that a caller, and each of those it wakes, wakes */
-#endif
+#define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
 
