@@ -12,6 +12,7 @@ The model is tuned for --budget; `--sessions build/latency` takes those that `be
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,15 @@ def operators_of(session: Any) -> Iterator[dict[str, Any]]:
     from slipstream.session.directory import open_store
 
     best = session.best()
-    default = {trial.operator: trial.median for trial in session.trials if trial.program.origin == "default"}
     with open_store(session.directory, read_only=True) as store:
-        for key, weight in session.weights.items():
+        for key, known in session.history.operators.items():
             operator = store.operator(key)
             yield {
                 "name": operator.name,
-                "weight": weight,
+                "weight": known.weight,
                 "forms": forms_of(operator),
-                "default": default.get(key),
-                "tuned": best[key].median if key in best else None,
+                "default": known.start if math.isfinite(known.start) else None,
+                "tuned": best[key].seconds if key in best else None,
                 "tuned_form": session.program(best[key]).sketch.form if key in best else "",
             }
 

@@ -33,8 +33,8 @@ from slipstream.frontends import load_model  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
 from slipstream.machine.target import Target, resolve_target  # noqa: E402
 from slipstream.session.budget import parse_duration  # noqa: E402
+from slipstream.session.history import Trial  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
-from slipstream.store import TrialRecord  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
@@ -51,7 +51,7 @@ def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shor
     """Name -> an artifact, and after how many seconds it was or would have been there."""
     stages: dict[str, Any] = {}
 
-    def write(name: str, seconds: float, best: Mapping[str, TrialRecord]) -> None:
+    def write(name: str, seconds: float, best: Mapping[str, Trial]) -> None:
         path = work / "stages" / name.replace(" ", "-")
         programs = {key: preset.program(trial) for key, trial in best.items()}
         shutil.rmtree(path, ignore_errors=True)
@@ -64,7 +64,7 @@ def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shor
     write("untuned", 0.0, {})
     write(PRESET_OWN, preset.seconds, preset.best(defaults=False))
     for seconds in (60.0 * minutes for minutes in PRESET_MINUTES):
-        if seconds < max(preset.ended.values(), default=0.0):
+        if seconds < preset.last_slot_end:
             write(f"preset {seconds / 60:g} min", seconds + preset.finishing, preset.best(seconds))
     for name, side in [*shorter.items(), *((f"{name} end", side) for name, side in sides.items())]:
         stages[name] = {"path": side.directory.model, "seconds": side.seconds}

@@ -1,7 +1,5 @@
 """Compares two predictors of an operator's gain: the forecast from its own curve, and its distance to its relatives.
 
-    python -m benchmarks.dynatune.predictors
-
 For every slot of every recorded operator: the relative fall of its latency in the slot, times the number of slots
 before it plus one (so that stages compare), averaged over thirds of the slots ordered by one predictor. Relatives are
 taken at the operator's own number of trials. A good predictor has a rising row.
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.plotting import panels, save
 from benchmarks.dynatune.replays import Study
 from slipstream.belief import Belief
@@ -52,8 +49,7 @@ def make(study: Study) -> list[Path]:
             rows += [(name, stage, third, len(here), mean) for third, mean in zip("123", means, strict=True)]
             axis.bar([at + 0.25 * (third - 1) for third in range(3)], means, 0.23, color=["0.8", "0.55", "#10305a"])
         axis.set_xticks(range(len(STAGES)), list(STAGES))
-        axis.set_xlabel("slots behind; bars: lowest to highest third")
-        axis.set_ylabel("share gained x (slots + 1)")
+        axis.set(xlabel="slots behind; bars: lowest to highest third", ylabel="share gained x (slots + 1)")
     return save(figure, study.figures, "predictors", ("predictor", "slots", "third", "observations", "gained"), rows)
 
 
@@ -84,7 +80,3 @@ def by_thirds(slots: Sequence[Slot], predictor: Callable[[Slot], float]) -> list
 def _state(curve: RecordedCurve, trials: int) -> OperatorState:
     history = curve.best[: min(trials, curve.trials) + 1]
     return OperatorState(curve.key, curve.weight, curve.flops, history, similar=curve.similar)
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.spread import with_range
-
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 # Replays of curves recorded on a CPU and on a GPU -> the folder of their `summary`.
 _SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
-NAMES = (*_SUMMARIES, "predictors", "real_run")
+NAMES = (*_SUMMARIES, "predictors")
 
 
 def page(name: str) -> str:
@@ -24,8 +21,6 @@ def page(name: str) -> str:
     if name == "predictors":
         with (HERE / "figures" / "predictors.csv").open() as file:
             return _predictors(list(csv.DictReader(file)))
-    if name == "real_run":
-        return _real_run(json.loads((RESULTS / "dynatune_real_run.json").read_text()))
     return (_SUMMARIES[name] / "dynatune.md").read_text().partition("\n")[2]
 
 
@@ -57,15 +52,4 @@ def _predictors(rows: Sequence[Mapping[str, str]]) -> str:
     for slots in dict.fromkeys(row["slots"] for row in rows):
         thirds = [[float(r["gained"]) for r in rows if (r["predictor"], r["slots"]) == (p, slots)] for p in predictors]
         lines.append(f"| {slots} | {' | '.join(', '.join(f'{gain:.3f}' for gain in gains) for gains in thirds)} |")
-    return "\n".join(lines)
-
-
-def _real_run(data: Mapping[str, Any]) -> str:
-    lines = [f"| {data['model']}, ms | after {data['budget']:g} s, median (range) | default programs | runs |"]
-    lines += ["| --- | --- | --- | --- |"]
-    for scheduler in dict.fromkeys(run["scheduler"] for run in data["runs"]):
-        runs = [run for run in data["runs"] if run["scheduler"] == scheduler]
-        ends = [1e3 * min((ms for at, ms in run["curve"] if at <= data["budget"]), default=math.inf) for run in runs]
-        starts = [1e3 * run["start"] for run in runs]
-        lines.append(f"| {scheduler} | {with_range(ends, 1)} | {min(starts):.1f} - {max(starts):.1f} | {len(runs)} |")
     return "\n".join(lines)
