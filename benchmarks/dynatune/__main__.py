@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.dynatune import calibration, curve_fitting, mcmc_traces, predictors, scheduling_cost, summary
+from benchmarks.dynatune import calibration, curve_fitting, mcmc_traces, scheduling_cost, summary
 from benchmarks.dynatune.course import CONVERGENCE, convergence, regret
 from benchmarks.dynatune.curves import CURVES, read_all
 from benchmarks.dynatune.replays import Study
@@ -23,7 +23,6 @@ PARTS: dict[str, Callable[[Study], list[Path]]] = {
     "calibration": calibration.make,
     "curve_fitting": curve_fitting.make,
     "mcmc_traces": mcmc_traces.make,
-    "predictors": predictors.make,
     "scheduling_cost": scheduling_cost.make,
     "summary": summary.make,
 }
