@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
+from benchmarks import spread
 from benchmarks.rivals.sides import SIDES
 from benchmarks.runner import run
 from benchmarks.spread import with_quartiles
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
-_SIDES = tuple(side for side in SIDES if side != "tvm tune_relax")
+_SIDES = (OURS, UNTUNED, *(side for side in SIDES if side != "tvm tune_relax"))
 _HEADINGS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
@@ -96,9 +97,7 @@ def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str,
 
 def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
     """A side's latency to another one's in the same round, all rounds of all processes in which both took part."""
-    pairs = zip(sides[side]["blocks"], sides[to]["blocks"], strict=True)
-    rounds = [pair for theirs, ours in pairs for pair in zip(theirs, ours, strict=True)]
-    return [a / b for a, b in rounds if a is not None and b is not None]
+    return spread.ratios(sides[side]["blocks"], sides[to]["blocks"])
 
 
 def markdown(data: Mapping[str, Any]) -> str:

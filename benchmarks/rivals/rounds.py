@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.rivals.models import model_files
 from benchmarks.rivals.sides import start
 from slipstream.artifact.bench import BACK_TO_BACK, BaselineError
 from slipstream.artifact.contender import Contender
 from slipstream.errors import SlipstreamError
+from slipstream.machine.target import available_cores
 
 # Of the largest value of an output. Runtimes add in different orders and take different polynomials for exp.
 _TOLERANCE = 1e-3
@@ -46,6 +49,20 @@ def compare(
         for side in ready:
             found[side]["blocks"].append([row[side] for row in rows])
     return found
+
+
+def compare_artifacts(
+    model: str, artifacts: Mapping[str, Path], folder: Path, *, processes: int, rounds: int
+) -> dict[str, Any]:
+    """Artifacts of a zoo model and ONNX Runtime: name -> blocks."""
+    job = {**model_files(model, folder / "files"), "threads": available_cores(), "work": str(folder)}
+    job["artifacts"] = {name: str(path) for name, path in artifacts.items()}
+    sides = [*artifacts, "onnxruntime"]
+    found = compare(sides, dict.fromkeys(sides, job), processes=processes, rounds=rounds, seed=0)
+    for side, row in found.items():
+        if "failed" in row:
+            raise SlipstreamError(f"{model}, {side}: {row['failed']}")
+    return {side: row["blocks"] for side, row in found.items()}
 
 
 def _get_ready(contenders: Mapping[str, Contender], job: Mapping[str, Any], found: dict[str, Any]) -> None:

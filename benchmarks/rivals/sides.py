@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from slipstream.artifact.contender import Contender, Job
 
 Run = Callable[[], Sequence[Any]]
 
+# Any other name is that of an artifact of ours.
 SIDES = {
-    "slipstream": "our_side",
-    "slipstream untuned": "our_side",
     "onnxruntime": "onnxruntime_side",
     "openvino": "openvino_side",
     "torch": "torch_side",
@@ -31,7 +31,7 @@ SIDES = {
 
 def start(side: str, options: Mapping[str, Any], setting: str | None = None) -> dict[str, Contender]:
     """A process for each of a side's settings, or for one of them."""
-    settings = import_module(f"benchmarks.rivals.{SIDES[side]}").settings(side, options)
+    settings = _module(side).settings(side, options)
     return {
         each: Contender(
             Job(
@@ -52,10 +52,14 @@ def start(side: str, options: Mapping[str, Any], setting: str | None = None) -> 
 def load(job: Mapping[str, Any], feeds: dict[str, Any]) -> Callable[[], tuple[Run, Run]]:
     """In its process: what opens the model."""
     Path(job["options"]["work"]).mkdir(parents=True, exist_ok=True)
-    side = import_module(f"benchmarks.rivals.{SIDES[job['name']]}")
+    side = _module(job["name"])
 
     def open_model() -> tuple[Run, Run]:
         run: Run = side.open_side(job, feeds)
         return run, run
 
     return open_model
+
+
+def _module(side: str) -> ModuleType:
+    return import_module(f"benchmarks.rivals.{SIDES.get(side, 'our_side')}")

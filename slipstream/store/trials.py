@@ -100,7 +100,7 @@ class Trials:
         return {keys[operator]: (trials, failures) for operator, trials, failures in found}
 
     def is_known(self, trial: TrialRecord) -> bool:
-        """Whether this very trial is here: the same program on the same hardware at the same moment, with the same end."""
+        """Whether this very trial is here: the same program, hardware, moment and result."""
         row = self._db.row(
             "SELECT 1 FROM trial WHERE program = (SELECT id FROM program WHERE digest = ?) "
             "AND hardware = (SELECT id FROM hardware WHERE digest = ?) "
