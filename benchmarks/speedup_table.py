@@ -140,16 +140,12 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
         never = min(by_model.values()) == 0
         found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
         found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
-    for to, name in ((PRESET_END, "preset"), ("onnxruntime", "ONNX Runtime"), ("untuned", "untuned")):
+    for to, name in ((PRESET_END, "preset"), ("untuned", "untuned")):
         by_model = {model: median(_final_ratios(result, to)) for model, result in models.items()}
         found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
         found |= {f"{model}: latency to {name}": f"{ratio:.2f}" for model, ratio in by_model.items()}
         found[f"least latency to {name}"] = f"{min(by_model.values()):.2f}"
         found[f"most latency to {name}"] = f"{max(by_model.values()):.2f}"
-        if name == "ONNX Runtime":
-            found["times as fast as ONNX Runtime"] = f"{1 / geometric_mean(by_model.values()):.2f}"
-            found["least times as fast as ONNX Runtime"] = f"{1 / max(by_model.values()):.2f}"
-            found["most times as fast as ONNX Runtime"] = f"{1 / min(by_model.values()):.2f}"
     own = [median(ratios(result, PRESET_OWN, "untuned")) for result in models.values()]
     return found | {"least preset own to untuned": f"{min(own):.2f}", "most preset own to untuned": f"{max(own):.2f}"}
 

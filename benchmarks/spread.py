@@ -1,8 +1,8 @@
-"""Ratios of contenders that ran in turns; a median and how far the values lie apart, as a cell of a table."""
+"""Ratios of contenders that ran in turns, cells with a median and how far the values lie apart, and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -39,3 +39,9 @@ def with_range(values: Sequence[float], digits: int = 3) -> str:
 def _cell(values: Sequence[float], low: float, high: float, digits: int) -> str:
     middle = f"{median(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ({low:.{digits}f} - {high:.{digits}f})"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    return lines + [f"| {' | '.join(map(str, row))} |" for row in rows]

@@ -80,7 +80,7 @@ def curve_of(operator: OperatorHistory, similar: Sequence[str] = ()) -> Operator
         for trial in slot.trials:
             if not (slot.default and trial.position == 0):
                 clock += trial.spent
-                seconds += [] if trial.passing else [clock]
+                seconds += [] if trial.is_inconclusive else [clock]
     last = len(best) - 1
     at = [n for n in range(last + 1) if n in (0, last) or best[n] < best[n - 1]]
     return OperatorCurve(
