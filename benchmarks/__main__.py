@@ -12,7 +12,7 @@ from importlib import import_module
 from benchmarks.runner import QUICK, titles
 from slipstream.machine.cuda import find_device
 
-ON_A_GPU = ("gpu", "gpu_layout")
+ON_A_GPU = ("gpu",)
 # Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.
 _REPLAYED = {"dynatune": ["summary", "--seeds", "1", "--slot-trials", "32", "--results", f"{QUICK}"]}
 
@@ -34,12 +34,9 @@ def run_quick(names: list[str]) -> None:
     failed, began = [], time.monotonic()
     for name in names:
         print(f"\n--- {name}, after {time.monotonic() - began:.0f} s", flush=True)
-        module, options = f"benchmarks.{name}", ["--quick"]
-        if name in _REPLAYED:
-            command, *options = _REPLAYED[name]
-            module = f"{module}.{command}"
+        options = _REPLAYED.get(name, ["--quick"])
         shutil.rmtree(QUICK / "work" / name, ignore_errors=True)  # so that no earlier session is reused
-        if subprocess.run([sys.executable, "-m", module, *options], check=False).returncode:
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], check=False).returncode:
             failed.append(name)
     print(f"\n{len(names) - len(failed)} tables in {time.monotonic() - began:.0f} s, also in {QUICK}")
     if failed:

@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             row = ended.to_json()
         finally:
             free.put(cores)
-        print(f"{name}, seed {seed}: {ended.latency() * 1e3:.2f} ms", flush=True)
+        print(f"{name}, seed {seed}: {ended.history.latency * 1e3:.2f} ms", flush=True)
         return name, seed, row
 
     with ThreadPoolExecutor(options.at_a_time) as pool:

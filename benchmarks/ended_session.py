@@ -15,10 +15,10 @@ from slipstream.errors import SlipstreamError
 from slipstream.program.decisions import from_json
 from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
-from slipstream.session.directory import MODEL, SESSION, SessionDirectory, open_store
+from slipstream.session.directory import SESSION, SessionDirectory, open_store
+from slipstream.session.history import Trial
 from slipstream.session.state_names import WINNERS
 from slipstream.session.stored_history import StoredHistory
-from slipstream.store import TrialRecord
 
 _PRELUDE = """
 import json, sys
@@ -35,8 +35,9 @@ def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **opti
 
     A finished session is not repeated, and an interrupted one is resumed.
     """
-    if not (directory / MODEL).is_dir():
-        if (directory / SESSION).exists():
+    begun = (directory / SESSION).exists()
+    if not begun or EndedSession(directory).record.status != "finished":
+        if begun:
             command = [_RESUME, str(directory)]
         else:
             shutil.rmtree(directory, ignore_errors=True)
@@ -56,10 +57,14 @@ class EndedSession:
             stored = StoredHistory.of(store, session)
             self.history = stored.history
             self._winners = stored.saved.get(WINNERS, {})
-            self.weights = {key: operator.weight for key, operator in self.history.operators.items()}
-            self.ended = {n: slot.ended for n, slot in self.history.slots.items() if slot.ended is not None}
-            self.trials = [t for t in store.trials(session=session) if math.isfinite(t.median)]
-            self._sketches = {t.program.sketch: store.sketch(t.program.sketch) for t in self.trials}
+            self._records = {(t.slot, t.position): t for t in store.trials(session=session)}
+            sketches = {t.program.sketch for t in self._records.values()}
+            self._sketches = {digest: store.sketch(digest) for digest in sketches}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Those that ran, in the order of the slots."""
+        return [t for slot in self.history.slots.values() for t in slot.trials if math.isfinite(t.seconds)]
 
     @property
     def seconds(self) -> float:
@@ -69,23 +74,21 @@ class EndedSession:
     @property
     def finishing(self) -> float:
         """Seconds between the last slot and the verified model."""
-        return self.record.elapsed - max(self.ended.values(), default=0.0)
+        return self.record.elapsed - self.last_slot_end
 
-    def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, TrialRecord]:
+    @property
+    def last_slot_end(self) -> float:
+        return max((slot.ended or 0.0 for slot in self.history.slots.values()), default=0.0)
+
+    def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, Trial]:
         """Each operator's best trial in the slots that had ended after `seconds`; without `defaults`, of a search's."""
-        found: dict[str, TrialRecord] = {}
-        for trial in self.trials:
-            ended = self.ended.get(-1 if trial.slot is None else trial.slot, math.inf)
-            if ended > seconds or (not defaults and trial.program.origin == "default"):
-                continue
-            if trial.operator not in found or trial.median < found[trial.operator].median:
-                found[trial.operator] = trial
-        return found
+        ended = {n for n, slot in self.history.slots.items() if slot.ended is not None and slot.ended <= seconds}
+        known = [t for t in self.trials if t.slot in ended and (defaults or t.origin != "default")]
+        return {t.operator: t for t in sorted(known, key=lambda t: t.seconds, reverse=True)}
 
-    def program(self, trial: TrialRecord) -> Program:
-        text = self._sketches[trial.program.sketch]
-        assert text is not None
-        return Program(trial.operator, Sketch(text), from_json(trial.program.decisions))
+    def program(self, trial: Trial) -> Program:
+        program = self._records[trial.slot, trial.position].program
+        return Program(trial.operator, Sketch(self._sketches[program.sketch]), from_json(program.decisions))
 
     def winners(self) -> dict[str, Program]:
         """The program of each operator in the compiled model."""
@@ -93,14 +96,6 @@ class EndedSession:
             key: Program(key, Sketch(self._sketches[digest]), from_json(decisions))
             for key, (digest, decisions) in self._winners.items()
         }
-
-    def latency(self, seconds: float = math.inf) -> float:
-        """Sum of operators after `seconds`; infinite until all default programs were measured."""
-        latency = math.inf
-        for ended, history in self.history.by_slots():
-            if ended <= seconds:
-                latency = history.latency
-        return latency
 
     def curve(self) -> Iterator[tuple[float, float, int]]:
         """(seconds, sum of operators, programs that ran) by slots, from when all default programs were measured."""
@@ -113,7 +108,7 @@ class EndedSession:
             "seconds": round(self.seconds, 2),
             "finishing": round(self.finishing, 2),
             "trials": len(self.trials),
-            "noisy": sum(trial.noisy for trial in self.trials),
+            "noisy": sum(trial.noisy for trial in self._records.values() if math.isfinite(trial.median)),
             "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
             "end_to_end": self.record.result["end_to_end"],
             "curve": list(self.curve()),

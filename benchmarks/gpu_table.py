@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.spread import table
+
 # Name of a run -> what `benchmarks.gpu` measured.
 Runs = Mapping[str, Mapping[str, Any]]
 
@@ -117,8 +119,7 @@ def _against(runs: Runs) -> Iterator[list[str]]:
 
 
 def _table(rows: Iterator[list[str]]) -> list[str]:
-    head, *body = rows
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)]
+    return table(next(rows), rows)
 
 
 def _ms(seconds: float) -> str:

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.rivals.contender import SIDES, Contender, ContenderError
+from benchmarks import spread
+from benchmarks.rivals.sides import SIDES
 from benchmarks.runner import run
 from benchmarks.spread import with_quartiles
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
-_SIDES = tuple(side for side in SIDES if side != "tvm tune_relax")
+_SIDES = (OURS, UNTUNED, *(side for side in SIDES if side != "tvm tune_relax"))
 _HEADINGS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
@@ -61,6 +62,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for model in options.models:
         jobs = prepared(model, options, available_cores())
         if options.prepare:
+            for side in options.sides:
+                print(model, side, compare([side], jobs, processes=1, rounds=0, seed=0)[side], flush=True)
             continue
         found = compare(options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed)
         yield model, {"threads": available_cores(), "budget": options.budget, "sides": found}
@@ -85,28 +88,16 @@ def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str,
     }
     if not artifacts[UNTUNED].exists():
         slipstream.compile(files["source"], artifacts[UNTUNED])
-    if not options.prepare:
+    if OURS in options.sides:
         from benchmarks.ended_session import tune_apart
 
         tune_apart(files["source"], artifacts[OURS], budget=options.budget, seed=options.seed)
-        return jobs
-    for side in options.sides:
-        if side == OURS:
-            continue
-        contender = Contender(side, jobs[side])
-        try:
-            print(model, side, contender.wait(), flush=True)
-        except ContenderError as error:
-            print(model, side, error, flush=True)
-        contender.close()
     return jobs
 
 
 def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
     """A side's latency to another one's in the same round, all rounds of all processes in which both took part."""
-    pairs = zip(sides[side]["blocks"], sides[to]["blocks"], strict=True)
-    rounds = [pair for theirs, ours in pairs for pair in zip(theirs, ours, strict=True)]
-    return [a / b for a, b in rounds if a is not None and b is not None]
+    return spread.ratios(sides[side]["blocks"], sides[to]["blocks"])
 
 
 def markdown(data: Mapping[str, Any]) -> str:

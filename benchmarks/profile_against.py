@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import run
+from benchmarks.spread import table
 
 OURS, THEIRS = "ours", "onnxruntime"
 QUICK = {"models": ["squeezenet1_1"], "seconds": 6.0}
@@ -140,14 +141,14 @@ def _grouped(result: Mapping[str, Any], key_of: Callable[[str, str], str]) -> li
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = ["| model | | ms | ONNX Runtime's | slower in | µs | ONNX Runtime's | faster in | µs | ONNX Runtime's |"]
-    lines += ["| --- |" + " --- |" * 9]
+    columns = ["model", "", "ms", "ONNX Runtime's", "slower in", "µs", "ONNX Runtime's", "faster in", "µs"]
+    rows = []
     for name, result in data.items():
         lost, won = by_kind(result)[0], by_kind(result)[-1]
-        cells = [f"{1e3 * result['latency'][side]:.2f}" for side in (OURS, THEIRS)]
-        cells += _side_by_side(lost, lost[3] > lost[4])
-        cells += _side_by_side(won, won[3] < won[4])
-        lines.append(f"| {name} | {'tuned' if result['tuned'] else 'untuned'} | {' | '.join(cells)} |")
+        latencies = [f"{1e3 * result['latency'][side]:.2f}" for side in (OURS, THEIRS)]
+        both = [*_side_by_side(lost, lost[3] > lost[4]), *_side_by_side(won, won[3] < won[4])]
+        rows.append([name, "tuned" if result["tuned"] else "untuned", *latencies, *both])
+    lines = table([*columns, "ONNX Runtime's"], rows)
     for name, result in data.items():
         sums = [1e3 * sum(row[3] for row in result[side]) for side in (OURS, THEIRS)]
         lines += ["", f"### {name}", "", f"Sum of the operators {sums[0]:.2f} ms, ONNX Runtime's {sums[1]:.2f} ms.", ""]
@@ -156,27 +157,19 @@ def markdown(data: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """The largest loss of each model: what, and how many times as long as ONNX Runtime's."""
-    found = {}
-    for name, result in data.items():
-        what, _, _, ours, theirs = by_kind(result)[0]
-        found[f"{name}: loses in"] = what
-        found[f"{name}: µs lost"] = f"{1e6 * (ours - theirs):.0f}"
-    return found
-
-
 def _side_by_side(row: Row, wanted: bool) -> list[str]:
     return [row[0], f"{1e6 * row[3]:.0f}", f"{1e6 * row[4]:.0f}"] if wanted else ["nothing", "", ""]
 
 
 def _table(title: str, rows: list[Row]) -> list[str]:
-    lines = [f"| {title} | calls | ONNX Runtime's | µs | ONNX Runtime's µs | lost µs |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
-    for key, mine, other, ours, theirs in rows:
-        cells = [str(mine), str(other), f"{1e6 * ours:.0f}", f"{1e6 * theirs:.0f}", f"{1e6 * (ours - theirs):+.0f}"]
-        lines.append(f"| {key} | {' | '.join(cells)} |")
-    return lines
+    columns = [title, "calls", "ONNX Runtime's", "µs", "ONNX Runtime's µs", "lost µs"]
+    return table(
+        columns,
+        [
+            [key, mine, other, f"{1e6 * ours:.0f}", f"{1e6 * theirs:.0f}", f"{1e6 * (ours - theirs):+.0f}"]
+            for key, mine, other, ours, theirs in rows
+        ],
+    )
 
 
 if __name__ == "__main__":

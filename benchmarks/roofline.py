@@ -12,11 +12,13 @@ The model is tuned for --budget; `--sessions build/latency` takes those that `be
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.runner import run
+from benchmarks.spread import table
 
 QUICK = {"models": ["tiny_cnn"], "budget": "20s"}
 SIZES = tuple(2**power for power in (16, 18, 20, 22, 24, 26, 29))  # bytes; the last is what doctor measures
@@ -60,16 +62,15 @@ def operators_of(session: Any) -> Iterator[dict[str, Any]]:
     from slipstream.session.directory import open_store
 
     best = session.best()
-    default = {trial.operator: trial.median for trial in session.trials if trial.program.origin == "default"}
     with open_store(session.directory, read_only=True) as store:
-        for key, weight in session.weights.items():
+        for key, known in session.history.operators.items():
             operator = store.operator(key)
             yield {
                 "name": operator.name,
-                "weight": weight,
+                "weight": known.weight,
                 "forms": forms_of(operator),
-                "default": default.get(key),
-                "tuned": best[key].median if key in best else None,
+                "default": known.start if math.isfinite(known.start) else None,
+                "tuned": best[key].seconds if key in best else None,
                 "tuned_form": session.program(best[key]).sketch.form if key in best else "",
             }
 
@@ -131,17 +132,15 @@ def sums(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = [
-        "| model | arithmetic alone, ms | bound, ms | default programs | share | tuned | share | whole model, ms |"
-    ]
-    lines += ["| --- |" + " --- |" * 7]
+    rows = []
     for model, result in data.items():
         found = sums(result)
         cells = [f"{1e3 * found['arithmetic']:.2f}", f"{1e3 * found['bound']:.2f}"]
         for side in ("default", "tuned"):
             cells += [f"{1e3 * found[side]:.2f}", f"{found['bound'] / found[side]:.0%}"]
-        cells.append(f"{1e3 * result['end_to_end']:.2f}")
-        lines.append(f"| {model} | {' | '.join(cells)} |")
+        rows.append([model, *cells, f"{1e3 * result['end_to_end']:.2f}"])
+    columns = ["model", "arithmetic alone, ms", "bound, ms", "default programs", "share", "tuned", "share"]
+    lines = table([*columns, "whole model, ms"], rows)
     lines += ["", "Sums over operators, in ms; a share is the bound divided by the time. Measured limits:", ""]
     for model, result in data.items():
         rates = [f"{_amount(int(size))} {rate / 1e9:.0f}" for size, rate in result["bandwidth"].items()]
@@ -158,27 +157,16 @@ def _amount(size: int) -> str:
 
 def _table(result: Mapping[str, Any]) -> list[str]:
     """One line per operator, ordered by the difference between its time and its bound."""
-    lines = ["| operator | times | bound, µs | set by | default | tuned | lost, ms | tuned form |"]
-    lines += ["| --- |" + " --- |" * 7]
-    rows = [(o, Bound(o, result)) for o in result["operators"] if o["default"] and o["tuned"]]
-    for operator, bound in sorted(rows, key=lambda row: row[0]["weight"] * (row[1].seconds - row[0]["tuned"])):
+    columns = ["operator", "times", "bound, µs", "set by", "default", "tuned", "lost, ms", "tuned form"]
+    bounds = [(o, Bound(o, result)) for o in result["operators"] if o["default"] and o["tuned"]]
+    rows = []
+    for operator, bound in sorted(bounds, key=lambda row: row[0]["weight"] * (row[1].seconds - row[0]["tuned"])):
         set_by = f"{bound.by}{f' ({bound.form})' if bound.form else ''}"
         shares = [f"{bound.seconds / operator[side]:.0%}" for side in ("default", "tuned")]
-        lost = operator["weight"] * (operator["tuned"] - bound.seconds)
-        cells = [operator["name"], str(operator["weight"]), f"{1e6 * bound.seconds:.1f}", set_by, *shares]
-        cells += [f"{1e3 * lost:.2f}", operator["tuned_form"] or "direct"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for model, result in data.items():
-        seconds = sums(result)
-        found[f"{model}: bound ms"] = f"{1e3 * seconds['bound']:.1f}"
-        for side in ("default", "tuned"):
-            found[f"{model}: {side} share"] = f"{100 * seconds['bound'] / seconds[side]:.0f}"
-    return found
+        lost = f"{1e3 * operator['weight'] * (operator['tuned'] - bound.seconds):.2f}"
+        cells = [operator["name"], operator["weight"], f"{1e6 * bound.seconds:.1f}", set_by, *shares]
+        rows.append([*cells, lost, operator["tuned_form"] or "direct"])
+    return table(columns, rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.spread import with_range
+from benchmarks.spread import table, with_range
 
 OURS = "slipstream"
 _HEADINGS = {OURS: "Slipstream", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
@@ -75,10 +75,7 @@ def _timings(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    if not rows:
-        return []
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    return lines + [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return table(columns, rows) if rows else []
 
 
 def _one_caller(data: Data) -> list[str]:

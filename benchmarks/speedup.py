@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.interleaved_timing import time_interleaved
 from benchmarks.runner import run
 from benchmarks.speedup_picture import picture
 from benchmarks.speedup_table import PRESET_OWN, markdown, numbers
@@ -28,17 +27,18 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 import_tvm_without_torch()
 
 from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
+from benchmarks.rivals.rounds import compare_artifacts  # noqa: E402
 from slipstream.artifact.compile import write_artifact  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
 from slipstream.machine.target import Target, resolve_target  # noqa: E402
 from slipstream.session.budget import parse_duration  # noqa: E402
+from slipstream.session.history import Trial  # noqa: E402
 from slipstream.session.winners import schedule_with  # noqa: E402
-from slipstream.store import TrialRecord  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
-QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budgets": ["20s"], "seconds": 4.0, "processes": 1}
+QUICK = {"models": ["tiny_cnn"], "trials": 8, "population": 64, "budgets": ["20s"], "rounds": 4, "processes": 1}
 MODELS = ("resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder")
 PRESET_MINUTES = (1, 3, 10)
 
@@ -51,7 +51,7 @@ def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shor
     """Name -> an artifact, and after how many seconds it was or would have been there."""
     stages: dict[str, Any] = {}
 
-    def write(name: str, seconds: float, best: Mapping[str, TrialRecord]) -> None:
+    def write(name: str, seconds: float, best: Mapping[str, Trial]) -> None:
         path = work / "stages" / name.replace(" ", "-")
         programs = {key: preset.program(trial) for key, trial in best.items()}
         shutil.rmtree(path, ignore_errors=True)
@@ -64,19 +64,19 @@ def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shor
     write("untuned", 0.0, {})
     write(PRESET_OWN, preset.seconds, preset.best(defaults=False))
     for seconds in (60.0 * minutes for minutes in PRESET_MINUTES):
-        if seconds < max(preset.ended.values(), default=0.0):
+        if seconds < preset.last_slot_end:
             write(f"preset {seconds / 60:g} min", seconds + preset.finishing, preset.best(seconds))
     for name, side in [*shorter.items(), *((f"{name} end", side) for name, side in sides.items())]:
         stages[name] = {"path": side.directory.model, "seconds": side.seconds}
     return stages
 
 
-def compare(model: str, sides: Sides, shorter: Sides, work: Path, seconds: float, processes: int) -> dict[str, Any]:
+def compare(model: str, sides: Sides, shorter: Sides, work: Path, rounds: int, processes: int) -> dict[str, Any]:
     target = resolve_target("cpu")
     loaded = load_model(f"zoo:{model}")
     stages = compile_stages(loaded, prepare(loaded.module, target)[0], target, sides, shorter, work)
     paths = {name: stage["path"] for name, stage in stages.items()}
-    blocks = time_interleaved(model, paths, seconds=seconds, processes=processes)
+    blocks = compare_artifacts(model, paths, work, processes=processes, rounds=rounds)
     rows = {
         name: {"seconds": stages[name]["seconds"] if name in stages else None, "blocks": timed}
         for name, timed in blocks.items()
@@ -93,8 +93,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side")
     parser.add_argument("--population", type=int, help="of the preset's search, unless it is MetaSchedule's own")
     parser.add_argument("--budgets", nargs="+", default=["30s", "1m", "3m", "10m"], help="ours, the longest last")
-    parser.add_argument("--seconds", type=float, default=90.0, help="for running the artifacts")
-    parser.add_argument("--processes", type=int, default=5, help="that run the artifacts, one after the other")
+    parser.add_argument("--processes", type=int, default=5, help="of each artifact, one after the other")
+    parser.add_argument("--rounds", type=int, default=12, help="in each of them")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -116,7 +116,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
                     sides[name] = ended
                 else:
                     shorter[f"{name} {parse_duration(budget) / 60:g} min"] = ended
-        yield model, compare(model, sides, shorter, work, options.seconds, options.processes)
+        yield model, compare(model, sides, shorter, work, options.rounds, options.processes)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks import interleaved_timing
+from benchmarks import spread
 from benchmarks.spread import with_quartiles, with_range
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
@@ -21,7 +21,7 @@ In brackets the lowest and the highest median of a process and seed: how its mem
 
 def ratios(result: Mapping[str, Any], name: str, to: str) -> list[float]:
     """Latency of an artifact to that of another one in the same round, all rounds of all processes."""
-    return interleaved_timing.ratios(result["stages"][name]["blocks"], result["stages"][to]["blocks"])
+    return spread.ratios(result["stages"][name]["blocks"], result["stages"][to]["blocks"])
 
 
 def seeds(result: Mapping[str, Any]) -> list[str]:
@@ -32,7 +32,7 @@ def seeds(result: Mapping[str, Any]) -> list[str]:
 def reached(result: Mapping[str, Any], side: str, goal: str) -> float:
     """Seconds after which `side` had an artifact as fast as the one called `goal`; infinite if it never had."""
     names = [name for name in result["stages"] if name.startswith(f"{side} ") and name != PRESET_OWN]
-    there = [name for name in names if median(ratios(result, name, goal)) <= interleaved_timing.AS_FAST]
+    there = [name for name in names if median(ratios(result, name, goal)) <= spread.AS_FAST]
     return min((result["stages"][name]["seconds"] for name in there), default=math.inf)
 
 
@@ -40,7 +40,7 @@ def by_process(result: Mapping[str, Any], minutes: float) -> list[float]:
     """Latency of ours to the preset's after so many minutes, the median of each process and seed."""
     ours = [_model_after(result, side, minutes) for side in seeds(result)]
     theirs = _model_after(result, "preset", minutes)
-    return [ratio for mine in ours if mine and theirs for ratio in interleaved_timing.by_process(mine, theirs)]
+    return [ratio for mine in ours if mine and theirs for ratio in spread.by_process(mine, theirs)]
 
 
 def _model_after(result: Mapping[str, Any], side: str, minutes: float) -> list[list[float]]:
@@ -140,16 +140,12 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
         never = min(by_model.values()) == 0
         found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
         found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
-    for to, name in ((PRESET_END, "preset"), ("onnxruntime", "ONNX Runtime"), ("untuned", "untuned")):
+    for to, name in ((PRESET_END, "preset"), ("untuned", "untuned")):
         by_model = {model: median(_final_ratios(result, to)) for model, result in models.items()}
         found[f"latency to {name}"] = f"{geometric_mean(by_model.values()):.2f}"
         found |= {f"{model}: latency to {name}": f"{ratio:.2f}" for model, ratio in by_model.items()}
         found[f"least latency to {name}"] = f"{min(by_model.values()):.2f}"
         found[f"most latency to {name}"] = f"{max(by_model.values()):.2f}"
-        if name == "ONNX Runtime":
-            found["times as fast as ONNX Runtime"] = f"{1 / geometric_mean(by_model.values()):.2f}"
-            found["least times as fast as ONNX Runtime"] = f"{1 / max(by_model.values()):.2f}"
-            found["most times as fast as ONNX Runtime"] = f"{1 / min(by_model.values()):.2f}"
     own = [median(ratios(result, PRESET_OWN, "untuned")) for result in models.values()]
     return found | {"least preset own to untuned": f"{min(own):.2f}", "most preset own to untuned": f"{max(own):.2f}"}
 

@@ -1,11 +1,30 @@
-"""A median and how far the values lie apart, as a cell of a table."""
+"""Ratios of contenders that ran in turns, cells with a median and how far the values lie apart, and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
+
+AS_FAST = 1.01  # as fast as: within one per cent
+Blocks = Sequence[Sequence[float | None]]
+"""For every process, the median of each round, None if the contender did not take part."""
+
+
+def ratios(ours: Blocks, theirs: Blocks) -> list[float]:
+    """Latency of one to that of the other in the same round, all rounds of all processes."""
+    return [ratio for process in _by_process(ours, theirs) for ratio in process]
+
+
+def by_process(ours: Blocks, theirs: Blocks) -> list[float]:
+    """The same, the median of each process."""
+    return [median(process) for process in _by_process(ours, theirs)]
+
+
+def _by_process(ours: Blocks, theirs: Blocks) -> list[list[float]]:
+    processes = zip(ours, theirs, strict=True)
+    return [[a / b for a, b in zip(*pair, strict=False) if a is not None and b is not None] for pair in processes]
 
 
 def with_quartiles(values: Sequence[float], digits: int = 3) -> str:
@@ -20,3 +39,9 @@ def with_range(values: Sequence[float], digits: int = 3) -> str:
 def _cell(values: Sequence[float], low: float, high: float, digits: int) -> str:
     middle = f"{median(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ({low:.{digits}f} - {high:.{digits}f})"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    return lines + [f"| {' | '.join(map(str, row))} |" for row in rows]

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.runner import run
+from benchmarks.spread import table
 from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord
 
 OPERATORS, SKETCHES, SAMPLES = 200, 5, 10
@@ -38,14 +39,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = [f"| trials | MB | written in, s | {' | '.join(f'{call}, ms' for call in CALLS)} |"]
-    lines += ["| --- |" + " --- |" * (2 + len(CALLS))]
+    rows = []
     for result in sorted(data.values(), key=lambda result: result["trials"]):
         timings = [result["milliseconds"][call] for call in CALLS]
         cells = [f"{timing['median']:.2f} (worst {timing['worst']:.1f})" for timing in timings]
-        size, written = f"{result['megabytes']:.0f}", f"{result['build_seconds']:.0f}"
-        lines.append(f"| {result['trials']:,} | {size} | {written} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([f"{result['trials']:,}", f"{result['megabytes']:.0f}", f"{result['build_seconds']:.0f}", *cells])
+    return "\n".join(table(["trials", "MB", "written in, s", *(f"{call}, ms" for call in CALLS)], rows)) + "\n"
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.latency import OURS, ratios
@@ -102,16 +101,6 @@ def markdown(data: Mapping[str, Any]) -> str:
         cells += [_against(sides, other) for other in ("onnxruntime", UNTUNED)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "Medians and quartiles over rounds; above 1 means faster than the other."]) + "\n"
-
-
-def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name, result in data.items():
-        found[f"{name}: stock seconds"] = f"{result['stock']['seconds']:.0f}"
-        found[f"{name}: our seconds"] = f"{result['ours']['seconds']:.0f}"
-        if _ran(result["sides"], STOCK):
-            found[f"{name}: times as fast"] = f"{median(ratios(result['sides'], STOCK)):.2f}"
-    return found
 
 
 def _ran(sides: Mapping[str, Any], side: str) -> bool:

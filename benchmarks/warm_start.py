@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.interleaved_timing import AS_FAST, by_process, time_interleaved
 from benchmarks.runner import run
-from benchmarks.spread import with_range
+from benchmarks.spread import AS_FAST, by_process, with_range
 
 QUICK = {
     "first": "tiny_cnn",
@@ -24,7 +23,7 @@ QUICK = {
     "first_budget": "15s",
     "budgets": ["15s"],
     "trials": 0,
-    "seconds": 2.0,
+    "rounds": 3,
     "processes": 1,
 }
 
@@ -71,12 +70,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-budget", default="2m")
     parser.add_argument("--budgets", nargs="+", default=["30s", "1m", "2m"])
     parser.add_argument("--trials", type=int, default=64, help="for every operator, on the preset's side; 0: no preset")
-    parser.add_argument("--seconds", type=float, default=90.0, help="for running the compiled models")
-    parser.add_argument("--processes", type=int, default=6, help="that run them, one after the other")
+    parser.add_argument("--processes", type=int, default=6, help="of each compiled model, one after the other")
+    parser.add_argument("--rounds", type=int, default=12, help="in each of them")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
+    from benchmarks.rivals.rounds import compare_artifacts
 
     name, model = f"{options.model} after {options.first}", f"zoo:{options.model}"
     work = options.work / name.replace(" ", "-")
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         warm = {"budget": budget, "seed": options.seed, "store": str(store)}
         sides[f"warm {budget}"] = tune_apart(model, work / f"warm-{budget}", **warm)
     paths = {side: ended.directory.model for side, ended in sides.items()}
-    blocks = time_interleaved(options.model, paths, seconds=options.seconds, processes=options.processes)
+    blocks = compare_artifacts(options.model, paths, work, processes=options.processes, rounds=options.rounds)
     yield name, {"sessions": {side: ended.to_json() for side, ended in sides.items()}, "blocks": blocks}
 
 

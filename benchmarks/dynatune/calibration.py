@@ -1,7 +1,4 @@
-"""Calibration: whether 90 % intervals one slot ahead contain 90 % of the outcomes, by stage of tuning.
-
-python -m benchmarks.dynatune.calibration
-"""
+"""Calibration: whether 90 % intervals one slot ahead contain 90 % of the outcomes, by stage of tuning."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 from pathlib import Path
 from statistics import NormalDist
 
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.plotting import panels, save
 from benchmarks.dynatune.replays import Study
 from slipstream.belief import Belief
@@ -33,8 +29,7 @@ def make(study: Study) -> list[Path]:
     axis.errorbar([row[0] for row in rows], share, [below, above], color="#10305a", marker="o", linestyle="", capsize=3)
     axis.axhline(0.9, color="0.6", linewidth=0.8, linestyle="--")
     axis.set_ylim(0, 1.02)
-    axis.set_xlabel("slots behind the forecast")
-    axis.set_ylabel("share of outcomes inside")
+    axis.set(xlabel="slots behind the forecast", ylabel="share of outcomes inside")
     return save(figure, study.figures, "calibration", ("slots", "forecasts", "inside", "low", "high"), rows)
 
 
@@ -65,7 +60,3 @@ def wilson(hits: int, count: int, confidence: float = 0.95) -> tuple[float, floa
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

@@ -1,7 +1,5 @@
 """A recorded curve with a jump, fitted piece by piece (the paper's figure 13).
 
-    python -m benchmarks.dynatune.curve_fitting
-
 Shown is the operator whose last change point leaves the most trials on both sides, and the forecast of one slot.
 """
 
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.plotting import panels, save
 from benchmarks.dynatune.replays import Study
@@ -48,8 +45,7 @@ def make(study: Study) -> list[Path]:
         [after], [ahead.mean], [[ahead.mean - ahead.low], [ahead.high - ahead.mean]],
         color="#6a9a3f", marker="o", markersize=3, capsize=3, label="forecast, 90 %",
     )  # fmt: skip
-    axis.set_xlabel("trial")
-    axis.set_ylabel("performance, share of peak FLOP/s")
+    axis.set(xlabel="trial", ylabel="performance, share of peak FLOP/s")
     axis.legend(loc="lower right")
     rows = [(trial, float(seen), float(value)) for trial, (seen, value) in enumerate(zip(share, fitted, strict=True))]
     return save(figure, study.figures, "curve_fitting", ("trial", "share_of_peak", "fitted"), rows)
@@ -74,7 +70,3 @@ def _fit(share: np.ndarray, start: int, slot_trials: int) -> np.ndarray:
     theta = fit(posterior, (posterior.low + posterior.high) / 2)
     trials = np.log(np.arange(start, len(share)) + 1.0)
     return np.asarray(share[-1] * posterior.family.value(theta, trials, posterior.seen.log_end))
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

@@ -1,7 +1,5 @@
 """The ensemble's walkers on their way through the posterior, and how often they move (the paper's figure 19).
 
-    python -m benchmarks.dynatune.mcmc_traces
-
 The traces are those of the curve of `curve_fitting`; the acceptance fraction is a mean over operators.
 """
 
@@ -12,7 +10,6 @@ from statistics import mean
 
 import numpy as np
 
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.curve_fitting import clearest_jump
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.plotting import panels, save
@@ -37,8 +34,7 @@ def make(study: Study) -> list[Path]:
     figure, axes = panels(parameters)
     for axis, name, values in zip(axes.values(), parameters, np.moveaxis(chain, 2, 0), strict=True):
         axis.plot(values, color="#10305a", alpha=0.4, linewidth=0.5)
-        axis.set_xlabel("step")
-        axis.set_ylabel(f"{name} (no unit)")
+        axis.set(xlabel="step", ylabel=f"{name} (no unit)")
     figure.suptitle(
         f"{WALKERS} walkers; acceptance {drawn.diagnostics.acceptance:.2f} here, "
         f"{mean(accepted):.2f} on average over {len(accepted)} operators",
@@ -69,7 +65,3 @@ def acceptance(study: Study) -> list[float]:
 def _posterior(recording: Recording, curve: RecordedCurve, slot_trials: int) -> Posterior:
     share = performance(curve.best, curve.flops, recording.peak_flops)
     return Posterior(family("log_power"), observe(share, slot_trials))
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

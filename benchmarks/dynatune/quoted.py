@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
-from benchmarks.spread import with_range
-
-HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 # Replays of curves recorded on a CPU and on a GPU -> the folder of their `summary`.
 _SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
-NAMES = (*_SUMMARIES, "predictors", "real_run")
+NAMES = tuple(_SUMMARIES)
 
 
 def page(name: str) -> str:
     """The tables of that name."""
-    if name == "predictors":
-        with (HERE / "figures" / "predictors.csv").open() as file:
-            return _predictors(list(csv.DictReader(file)))
-    if name == "real_run":
-        return _real_run(json.loads((RESULTS / "dynatune_real_run.json").read_text()))
     return (_SUMMARIES[name] / "dynatune.md").read_text().partition("\n")[2]
 
 
 def numbers(name: str) -> dict[str, str]:
-    """Figures that prose may quote: a summary's. The others have none."""
-    return _numbers(json.loads((_SUMMARIES[name] / "dynatune.json").read_text())) if name in _SUMMARIES else {}
-
-
-def _numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Figures that prose may quote."""
+    data = json.loads((_SUMMARIES[name] / "dynatune.json").read_text())
     found = {"inside 90 %": f"{100 * data['calibration']:.0f}", "forecasts": f"{data['forecasts']:,}"}
     for share, by_policy in data["times_faster"].items():
         for ours, others in by_policy.items():
@@ -48,24 +33,3 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, str]:
         found[f"{policy}: most times the oracle's time"] = f"{max(times.values()):.1f}"
         found |= {f"{policy}: times the oracle's time, {name}": f"{value:.1f}" for name, value in times.items()}
     return found
-
-
-def _predictors(rows: Sequence[Mapping[str, str]]) -> str:
-    predictors = list(dict.fromkeys(row["predictor"] for row in rows))
-    lines = [f"| slots behind | {' | '.join(f'by {name}' for name in predictors)} |"]
-    lines += ["| --- |" + " --- |" * len(predictors)]
-    for slots in dict.fromkeys(row["slots"] for row in rows):
-        thirds = [[float(r["gained"]) for r in rows if (r["predictor"], r["slots"]) == (p, slots)] for p in predictors]
-        lines.append(f"| {slots} | {' | '.join(', '.join(f'{gain:.3f}' for gain in gains) for gains in thirds)} |")
-    return "\n".join(lines)
-
-
-def _real_run(data: Mapping[str, Any]) -> str:
-    lines = [f"| {data['model']}, ms | after {data['budget']:g} s, median (range) | default programs | runs |"]
-    lines += ["| --- | --- | --- | --- |"]
-    for scheduler in dict.fromkeys(run["scheduler"] for run in data["runs"]):
-        runs = [run for run in data["runs"] if run["scheduler"] == scheduler]
-        ends = [1e3 * min((ms for at, ms in run["curve"] if at <= data["budget"]), default=math.inf) for run in runs]
-        starts = [1e3 * run["start"] for run in runs]
-        lines.append(f"| {scheduler} | {with_range(ends, 1)} | {min(starts):.1f} - {max(starts):.1f} | {len(runs)} |")
-    return "\n".join(lines)

@@ -16,11 +16,12 @@ import numpy as np
 
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.informed import Informed
-from benchmarks.dynatune.no_belief import NoBelief
 from slipstream.plugins import Context, make
 from slipstream.schedulers import Scheduler
+from slipstream.schedulers.eligible import highest, pick_adaptively
 from slipstream.schedulers.oracle import Oracle
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
+from slipstream.schedulers.types import OperatorState
 
 # Name here -> how figures call it.
 LABELS = {
@@ -41,6 +42,13 @@ LABELS = {
 }
 # An operator is finished at the end of its curve only.
 _PATIENCE = 10**9
+
+
+class NoBelief:
+    """Picks the highest latency / (slots + 1): gains are assumed to fall with the number of slots."""
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        return pick_adaptively(operators, lambda left: highest(left, lambda o: o.latency / (o.slots + 1)))
 
 
 def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: int, slot_trials: int) -> Scheduler:

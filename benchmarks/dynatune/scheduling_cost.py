@@ -1,7 +1,5 @@
 """The cost of scheduling: CPU seconds of a decision beside the seconds of a slot (the paper's figure 12).
 
-    python -m benchmarks.dynatune.scheduling_cost
-
 The figure depends on the machine it is made on. `emcee` is DynaTune with the paper's sampler.
 """
 
@@ -13,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.plotting import legend, panels, save
 from benchmarks.dynatune.replays import LABELS, Study, policy
 from slipstream.schedulers import OperatorState, Scheduler
@@ -74,7 +71,3 @@ def decision_seconds(study: Study, name: str) -> float:
         replay(timed, curves, study.slot_trials, max_slots=_MOST_SLOTS)
         decisions += timed.seconds
     return mean(decisions)
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

@@ -1,7 +1,5 @@
 """The summary table: how long each policy takes to come near the lowest latency, and whether DynaTune meets its bars.
 
-    python -m benchmarks.dynatune.summary
-
 A time is the median over seeds. "Lowest" is the latency with every curve at its end. Means over models are geometric,
 as means of ratios; a model that needs no tuning to be that near is left out.
 """
@@ -17,7 +15,6 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.dynatune.calibration import inside
-from benchmarks.dynatune.command import run
 from benchmarks.dynatune.replays import LABELS, Study
 from slipstream.statistics import median, median_interval
 
@@ -157,7 +154,3 @@ def _spread(runs: Sequence[float]) -> dict[str, float]:
 
 def _number(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
-
-
-if __name__ == "__main__":
-    run(make, __doc__)

@@ -4,50 +4,47 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.contender import ContenderError, Run, feeds, wanted, work_folder
+from benchmarks.rivals.sides import Run
+from slipstream.artifact.bench import BaselineError
+from slipstream.errors import MissingDependencyError
 
-_VARIANTS = {
+_SETTINGS = {
     "O2": ["--iree-opt-level=O2"],
     "O3, data tiling": ["--iree-opt-level=O3", "--iree-opt-data-tiling"],
 }
 _OPSET = "17"  # the only opset its importer supports; older models are converted to it
 
 
-def environment(threads: int) -> dict[str, str]:
-    return {}
+def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+    return list(_SETTINGS)
 
 
-def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
+def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
     try:
         import iree.compiler
         import iree.runtime as runtime
     except ImportError as error:
-        raise ContenderError("not installed") from error
-    folder, values = work_folder(job), feeds(job).values()
+        raise MissingDependencyError("IREE is not installed: pip install '.[rivals]'") from error
     # Before there is a device: it makes its threads then.
     runtime.flags.parse_flags(f"--task_topology_group_count={job['threads']}")
-    config = runtime.Config("local-task")
+    config, options, setting = runtime.Config("local-task"), job["options"], job["setting"]
+    binary = Path(options["work"], f"{setting.replace(', ', '-').replace(' ', '-')}.vmfb")
+    if not binary.exists():
+        _compile(iree.compiler, Path(options["clean"]), binary, _SETTINGS[setting])
+    module = runtime.VmModule.mmap(config.vm_instance, str(binary))
+    (name,) = (name for name in module.function_names if name[0] != "_" and not name.endswith("$async"))
+    main = runtime.load_vm_module(module, config)[name]
+    arguments = [runtime.asdevicearray(config.device, value) for value in feeds.values()]
 
-    def prepared(variant: str) -> Run:
-        binary = folder / f"{variant.replace(', ', '-').replace(' ', '-')}.vmfb"
-        if not binary.exists():
-            _compile(iree.compiler, Path(job["clean"]), binary, _VARIANTS[variant])
-        module = runtime.VmModule.mmap(config.vm_instance, str(binary))
-        (name,) = (name for name in module.function_names if name[0] != "_" and not name.endswith("$async"))
-        main = runtime.load_vm_module(module, config)[name]
-        arguments = [runtime.asdevicearray(config.device, value) for value in values]
+    def run() -> list[Any]:
+        results = main(*arguments)
+        return [result.to_host() for result in (results if isinstance(results, tuple | list) else [results])]
 
-        def run() -> list[Any]:
-            results = main(*arguments)
-            return [result.to_host() for result in (results if isinstance(results, tuple | list) else [results])]
-
-        return run
-
-    return {variant: prepared(variant) for variant in wanted(job, list(_VARIANTS))}
+    return run
 
 
 def _compile(compiler: Any, model: Path, binary: Path, options: list[str]) -> None:
@@ -55,7 +52,7 @@ def _compile(compiler: Any, model: Path, binary: Path, options: list[str]) -> No
     importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(model), "-o", str(source)]
     imported = subprocess.run([*importer, "--opset-version", _OPSET], capture_output=True, text=True, check=False)
     if imported.returncode:
-        raise ContenderError(f"cannot import it: {imported.stderr.strip().splitlines()[-1]}"[:200])
+        raise BaselineError("iree", f"cannot import it: {imported.stderr.strip().splitlines()[-1]}"[:200])
     try:
         compiler.compile_file(
             str(source),
@@ -65,7 +62,7 @@ def _compile(compiler: Any, model: Path, binary: Path, options: list[str]) -> No
         )
     except compiler.CompilerToolError as error:
         errors = [line for line in str(error).splitlines() if "error:" in line]
-        raise ContenderError(f"cannot compile it: {errors[0] if errors else 'crashed'}"[:200]) from error
+        raise BaselineError("iree", f"cannot compile it: {errors[0] if errors else 'crashed'}"[:200]) from error
     finally:
         source.unlink(missing_ok=True)
     unfinished.rename(binary)

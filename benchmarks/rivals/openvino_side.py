@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.contender import ContenderError, Run, feeds, wanted
+from benchmarks.rivals.sides import Run
 from slipstream.artifact.baselines import run_openvino
-from slipstream.errors import MissingDependencyError
 
-_VARIANTS: dict[str, dict[str, Any]] = {"as it comes": {}, "threads not pinned": {"ENABLE_CPU_PINNING": False}}
-
-
-def environment(threads: int) -> dict[str, str]:
-    return {}
+_SETTINGS: dict[str, dict[str, Any]] = {"as it comes": {}, "threads not pinned": {"ENABLE_CPU_PINNING": False}}
 
 
-def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
-    values, model, threads = feeds(job), Path(job["model"]), job["threads"]
-    try:
-        return {name: run_openvino(model, values, threads, **_VARIANTS[name]) for name in wanted(job, list(_VARIANTS))}
-    except MissingDependencyError as error:
-        raise ContenderError("not installed") from error
+def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+    return list(_SETTINGS)
+
+
+def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
+    return run_openvino(Path(job["options"]["model"]), feeds, job["threads"], **_SETTINGS[job["setting"]])

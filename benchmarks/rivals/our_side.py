@@ -1,22 +1,22 @@
-"""Slipstream's own artifact; `job["artifacts"]` has the directory of each side."""
+"""Slipstream's own artifact; `artifacts` has the directory of each side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.rivals.contender import Run, feeds
+from benchmarks.rivals.sides import Run
 
 
-def environment(threads: int) -> dict[str, str]:
-    return {}
+def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+    return ("",)
 
 
-def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
+def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
     from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     from slipstream.artifact.loaded import load
 
-    compiled, values = load(job["artifacts"][side], threads=job["threads"]), feeds(job)
-    return {"": lambda: compiled(values)}
+    compiled = load(job["options"]["artifacts"][job["name"]], threads=job["threads"])
+    return lambda: compiled(feeds)

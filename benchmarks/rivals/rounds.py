@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals.contender import Contender, ContenderError
+from benchmarks.rivals.models import model_files
+from benchmarks.rivals.sides import start
+from slipstream.artifact.bench import BACK_TO_BACK, BaselineError
+from slipstream.artifact.contender import Contender
+from slipstream.errors import SlipstreamError
+from slipstream.machine.target import available_cores
 
+# Of the largest value of an output. Runtimes add in different orders and take different polynomials for exp.
+_TOLERANCE = 1e-3
+_CHOICE_ROUNDS = 8
 _SLOW_SECONDS = 1.0
 _ROUNDS_OF_SLOW = 3
 
@@ -19,38 +28,82 @@ def compare(
     """For each side its description and, for each set of processes, its median of each round.
 
     Memory placement makes the same code up to a tenth faster or slower from process to process, hence several. The
-    first set times the variants of each side's settings; the others use the fastest. A side that takes longer than
-    a second takes part in three rounds only and has None for the others. One that cannot take part gives the reason.
+    first set times each side's settings; the others use the fastest. A side that takes longer than a second takes
+    part in three rounds only and has None for the others. One that cannot take part gives the reason.
     """
     found: dict[str, dict[str, Any]] = {side: {"blocks": []} for side in sides}
     rng = np.random.default_rng(seed)
-    for number in range(processes):
+    for _ in range(processes):
         well = [side for side in sides if "failed" not in found[side]]
-        chosen = {side: {"variant": found[side]["variant"]} if "variant" in found[side] else {} for side in well}
-        started = {side: Contender(side, {**jobs[side], **chosen[side]}) for side in well}
-        ready = _get_ready(started, found, choosing=number == 0)
-        rows = _rounds(ready, rounds, rng)
+        started = {side: start(side, jobs[side], found[side].get("variant")) for side in well}
+        try:
+            for side in well:
+                _get_ready(started[side], jobs[side], found[side])
+            # Only when all are ready: what one tries must not be disturbed by another that is still compiling.
+            ready = {side: _fastest(started[side], found[side]) for side in well if "failed" not in found[side]}
+            rows = _rounds(ready, rounds, rng)
+        finally:
+            for contenders in started.values():
+                for contender in contenders.values():
+                    contender.close()
         for side in ready:
             found[side]["blocks"].append([row[side] for row in rows])
-        for contender in started.values():
-            contender.close()
     return found
 
 
-def _get_ready(
-    started: Mapping[str, Contender], found: dict[str, dict[str, Any]], *, choosing: bool
-) -> dict[str, Contender]:
-    ready = {}
-    for side, contender in started.items():
-        try:
-            found[side] = {**contender.wait(), **found[side]}
-            ready[side] = contender
-        except ContenderError as error:
-            found[side]["failed"] = str(error)
-    # Only when all are ready: what one tries must not be disturbed by another that is still compiling.
-    for side, contender in ready.items() if choosing else ():
-        found[side].update(contender.choose())
-    return ready
+def compare_artifacts(
+    model: str, artifacts: Mapping[str, Path], folder: Path, *, processes: int, rounds: int
+) -> dict[str, Any]:
+    """Artifacts of a zoo model and ONNX Runtime: name -> blocks."""
+    job = {**model_files(model, folder / "files"), "threads": available_cores(), "work": str(folder)}
+    job["artifacts"] = {name: str(path) for name, path in artifacts.items()}
+    sides = [*artifacts, "onnxruntime"]
+    found = compare(sides, dict.fromkeys(sides, job), processes=processes, rounds=rounds, seed=0)
+    for side, row in found.items():
+        if "failed" in row:
+            raise SlipstreamError(f"{model}, {side}: {row['failed']}")
+    return {side: row["blocks"] for side, row in found.items()}
+
+
+def _get_ready(contenders: Mapping[str, Contender], job: Mapping[str, Any], found: dict[str, Any]) -> None:
+    try:
+        facts = [contender.ready() for contender in contenders.values()]
+        error = max(_error(contender, job) for contender in contenders.values())
+    except BaselineError as failure:
+        found["failed"] = failure.reason
+    except SlipstreamError as failure:
+        found["failed"] = str(failure)
+    else:
+        ready_seconds = round(max(fact.import_seconds + fact.load_seconds for fact in facts), 1)
+        found |= {"error": error, "ready_seconds": ready_seconds, **found}
+
+
+def _error(contender: Contender, job: Mapping[str, Any]) -> float:
+    """The largest error against ONNX Runtime, relative to the largest value of that output; too large is a failure."""
+    with np.load(job["expected"]) as archive:
+        expected = [archive[f"arr_{n}"] for n in range(len(archive.files))]
+    worst = 0.0
+    for wanted, given in zip(expected, contender.outputs(), strict=True):
+        scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(wanted - given).max(initial=0.0)) / scale)
+    if not worst <= _TOLERANCE:
+        raise BaselineError(contender.job.name, f"wrong: off by {worst:.1g}")
+    return worst
+
+
+def _fastest(contenders: Mapping[str, Contender], found: dict[str, Any]) -> Contender:
+    """The contender at the fastest setting, timed in turns; the others are closed."""
+    taken: dict[str, list[float]] = {setting: [] for setting in contenders}
+    for _ in range(_CHOICE_ROUNDS if len(contenders) > 1 else 0):
+        for setting, contender in contenders.items():
+            taken[setting].append(_median(contender))
+    tried = {setting: float(np.median(times)) for setting, times in taken.items() if times}
+    found["variant"] = min(tried, key=tried.__getitem__) if tried else next(iter(contenders))
+    found.setdefault("tried", tried)
+    for setting, contender in contenders.items():
+        if setting != found["variant"]:
+            contender.close()
+    return contenders[found["variant"]]
 
 
 def _rounds(ready: Mapping[str, Contender], rounds: int, rng: np.random.Generator) -> list[dict[str, float | None]]:
@@ -61,8 +114,12 @@ def _rounds(ready: Mapping[str, Contender], rounds: int, rng: np.random.Generato
         for side in rng.permutation(list(ready)).tolist():
             if side in slow and number >= _ROUNDS_OF_SLOW:
                 continue
-            row[side] = float(np.median(ready[side].block()))
-            if row[side] > _SLOW_SECONDS:
+            seconds = row[side] = _median(ready[side])
+            if seconds > _SLOW_SECONDS:
                 slow.add(side)
         rows.append(row)
     return rows
+
+
+def _median(contender: Contender) -> float:
+    return float(np.median(contender.block(BACK_TO_BACK, BACK_TO_BACK.block_seconds, 0).latencies))

@@ -5,61 +5,55 @@ The model is translated from ONNX operator by operator. Images and weights once 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.contender import Run, feeds, wanted, work_folder
+import numpy as np
+
+from benchmarks.rivals.sides import Run
 
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"
 _IMAGES = 4  # dimensions of a batch of them
 
 
-def environment(threads: int) -> dict[str, str]:
-    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+    """Compiling takes long, so models of images are compiled with channels last only, which has been the faster way."""
+    with np.load(options["feeds"]) as feeds:
+        if not _has_images(feeds.values()):
+            return (CONTIGUOUS,)
+    return (CONTIGUOUS, CHANNELS_LAST) if side == "torch" else (CHANNELS_LAST,)
 
 
-def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
-    import os
-
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work_folder(job) / "inductor")
-    import onnx
+def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job["options"]["work"], "inductor"))
     import torch
 
-    from slipstream.frontends.onnx_as_torch import as_torch
+    from slipstream.artifact.baselines import torch_module
 
+    side = job["name"]
     torch.set_num_threads(job["threads"])
-    values = feeds(job)
-    if side != "torch" and not _has_images(values.values()):
+    if side != "torch" and not _has_images(feeds.values()):
         _leave_attention_alone()
+    module = torch_module(Path(job["options"]["clean"]))
+    tensors = [torch.from_numpy(value) for value in feeds.values()]
+    if job["setting"] == CHANNELS_LAST:
+        module = module.to(memory_format=torch.channels_last)
+        tensors = [t.to(memory_format=torch.channels_last) if t.ndim == _IMAGES else t for t in tensors]
+    if side == "torch.compile":
+        module = torch.compile(module, fullgraph=True)
+    if side == "torch.compile max-autotune":
+        from torch._inductor import config
 
-    def prepared(layout: str) -> Run:
-        module = as_torch(onnx.load(job["clean"]))
-        tensors = [torch.from_numpy(value) for value in values.values()]
-        if layout == CHANNELS_LAST:
-            module = module.to(memory_format=torch.channels_last)
-            tensors = [t.to(memory_format=torch.channels_last) if t.ndim == _IMAGES else t for t in tensors]
-        if side == "torch.compile":
-            module = torch.compile(module, fullgraph=True)
-        if side == "torch.compile max-autotune":
-            from torch._inductor import config
+        config.freezing = True
+        module = torch.compile(module, fullgraph=True, mode="max-autotune")
 
-            config.freezing = True
-            module = torch.compile(module, fullgraph=True, mode="max-autotune")
+    def run() -> list[Any]:
+        with torch.inference_mode():
+            return [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*tensors))]
 
-        def run() -> list[Any]:
-            with torch.inference_mode():
-                return [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(module(*tensors))]
-
-        return run
-
-    return {layout: prepared(layout) for layout in wanted(job, _layouts(side, values.values()))}
-
-
-def _layouts(side: str, values: Iterable[Any]) -> list[str]:
-    """Compiling takes long, so models of images are compiled with channels last only, which has been the faster way."""
-    if not _has_images(values):
-        return [CONTIGUOUS]
-    return [CONTIGUOUS, CHANNELS_LAST] if side == "torch" else [CHANNELS_LAST]
+    return run
 
 
 def _has_images(values: Iterable[Any]) -> bool:

@@ -5,19 +5,21 @@ The untuned model is built here; the one tuned by `tune_relax` is built by `benc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.contender import Run, feeds, work_folder
+from benchmarks.rivals.sides import Run
 
 
-def environment(threads: int) -> dict[str, str]:
+def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+    return ("",)
+
+
+def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
     # By default it uses half the cores of an x86-64 machine.
-    return {"TVM_NUM_THREADS": str(threads)}
-
-
-def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
+    os.environ["TVM_NUM_THREADS"] = str(job["threads"])
     from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
@@ -26,18 +28,18 @@ def variants(side: str, job: Mapping[str, Any]) -> dict[str, Run]:
 
     from benchmarks.rivals.tvm_stock import build_untuned
 
-    if side == "tvm untuned":
-        library = work_folder(job) / "untuned.so"
+    options = job["options"]
+    if job["name"] == "tvm untuned":
+        library = Path(options["work"], "untuned.so")
         if not library.exists():
-            build_untuned(Path(job["model"]), library)
+            build_untuned(Path(options["model"]), library)
     else:
-        library = Path(job["artifacts"][side])
+        library = Path(options["artifacts"][job["name"]])
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
-    values = feeds(job)
 
     def run() -> list[Any]:
-        returned = machine["main"](*(tvm.runtime.tensor(value) for value in values.values()))
+        returned = machine["main"](*(tvm.runtime.tensor(value) for value in feeds.values()))
         results = [returned] if isinstance(returned, tvm.runtime.Tensor) else list(returned)
         return [result.numpy() for result in results]
 
-    return {"": run}
+    return run

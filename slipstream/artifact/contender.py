@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class BaselineError(InputError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} cannot run this model ({reason}): leave it out of --against")
-        self.name = name
+        self.name, self.reason = name, reason
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Job:
     threads: int
     runs_alone: bool = True  # the artifact is a library that needs no TVM
     cores: tuple[int, ...] = ()  # that the process is bound to; nothing: as this process
+    loader: str = ""  # "module:function" that makes a `Loader`, for a runtime that is not one of the baselines
+    options: Mapping[str, Any] = field(default_factory=dict)  # what that loader needs to know
 
 
 @dataclass(frozen=True)

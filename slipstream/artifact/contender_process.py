@@ -68,9 +68,9 @@ class LoadedContender:
         self._pools: dict[int, Any] = {}
         before, began = _resident_bytes(), time.perf_counter()
         with contextlib.suppress(ImportError):  # the loader says what is missing
-            importlib.import_module(_PACKAGES.get(job["name"], "torch"))
+            importlib.import_module(_PACKAGES.get(job["name"], "numpy" if job["loader"] else "torch"))
         imported, import_seconds = _resident_bytes() - before, time.perf_counter() - began
-        load = _our_loader(job, self._feeds) if job["files"] is None else _their_loader(job, self._feeds)
+        load = _loader(job, self._feeds)
         before, began = _resident_bytes(), time.perf_counter()
         self._run, self._outputs = load()
         self._run()
@@ -103,6 +103,14 @@ class LoadedContender:
 
 Loader = Callable[[], tuple[Callable[[], Any], Callable[[], list[Any]]]]
 """Loads the model: a function to time, and one that gives the outputs as arrays."""
+
+
+def _loader(job: dict[str, Any], feeds: dict[str, Any]) -> Loader:
+    if job["loader"]:
+        module, _, function = job["loader"].partition(":")
+        found: Loader = getattr(importlib.import_module(module), function)(job, feeds)
+        return found
+    return _our_loader(job, feeds) if job["files"] is None else _their_loader(job, feeds)
 
 
 def _our_loader(job: dict[str, Any], feeds: dict[str, Any]) -> Loader:

@@ -10,13 +10,10 @@ import click
 from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
-    constant_option,
-    dtype_option,
+    model_options,
     parse_constants,
     parse_shapes,
     read_arrays,
-    shape_option,
-    target_option,
     threads_option,
 )
 from slipstream.errors import InputError
@@ -31,10 +28,7 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 @click.command("compile")
 @click.argument("model", type=ModelArgument(), required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
-@shape_option
-@constant_option
-@target_option
-@dtype_option
+@model_options
 @threads_option
 @click.option(
     "--input-data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Inputs to verify with, by name."
@@ -46,11 +40,9 @@ def compile_command(
     output: Path | None,
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
-    target: str,
-    dtype: str,
-    threads: int | None,
     input_data: Path | None,
     explain: bool,
+    **options: Any,
 ) -> None:
     """Compile MODEL into a directory, verified against ONNX Runtime (PyTorch models: against PyTorch).
 
@@ -68,10 +60,8 @@ def compile_command(
         output,
         shapes=parse_shapes(shapes),
         constants=parse_constants(constants),
-        target=target,
-        dtype=dtype,
-        threads=threads,
         input_data=_named_arrays(input_data),
+        **options,
     )
     for warning in filter(None, (report.warning for report in result.passes)):
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 
 from slipstream.cli.errors import one_line_errors
-from slipstream.cli.options import (
-    ModelArgument,
-    constant_option,
-    dtype_option,
-    parse_constants,
-    parse_shapes,
-    shape_option,
-    target_option,
-)
-from slipstream.tvm_bridge.imports import import_tvm_without_torch
-
-_STAGES = ("import", "prepare", "extract")
+from slipstream.cli.model_operators import STAGES, read_operators
+from slipstream.cli.options import ModelArgument, model_options
 
 
 @click.command()
 @click.argument("model", type=ModelArgument())
-@shape_option
-@constant_option
-@target_option
-@dtype_option
+@model_options
 @click.option("--families", is_flag=True, help="Show which operators share what tuning finds, and the prior of each.")
 @click.option(
     "--family-mode",
@@ -37,44 +25,20 @@ _STAGES = ("import", "prepare", "extract")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
-def operators(
-    model: str,
-    shapes: tuple[str, ...],
-    constants: tuple[str, ...],
-    target: str,
-    dtype: str,
-    families: bool,
-    family_mode: str,
-    as_json: bool,
-) -> None:
+def operators(model: str, families: bool, family_mode: str, as_json: bool, **source: Any) -> None:
     """List the operators of MODEL: each distinct fused function once, with its share of the arithmetic."""
     from slipstream.cli.guard import run_guarded
     from slipstream.cli.progress import stages
 
-    parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
-
     def work(progress: Any) -> list[dict[str, Any]]:
-        if not model.endswith(".pt2"):
-            import_tvm_without_torch()
-        from slipstream.frontends import load_model
-        from slipstream.graph.operators import extract_operators
-        from slipstream.graph.prepare import prepare
-        from slipstream.machine.target import resolve_target
-
-        progress("import")
-        resolved = resolve_target(target, dtype=dtype)
-        loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants)
-        progress("prepare")
-        prepared, _ = prepare(loaded.module, resolved)
-        progress("extract")
-        extracted = extract_operators(prepared)
+        target, extracted = read_operators(progress, model, **source)
         rows = [_row(operator) for operator in extracted]
-        return _with_families(rows, extracted, resolved, family_mode) if families else rows
+        return _with_families(rows, extracted, target, family_mode) if families else rows
 
-    with stages(f"reading {model}", _STAGES) as show:
+    with stages(f"reading {model}", STAGES) as show:
         rows = run_guarded(work, show)
     if as_json:
-        _print_json(rows)
+        click.echo(json.dumps(rows, indent=1))
     elif families:
         _print_families(rows)
     else:
@@ -82,14 +46,7 @@ def operators(
 
 
 def _row(operator: Any) -> dict[str, Any]:
-    return {
-        "name": operator.name,
-        "key": operator.key,
-        "weight": operator.weight,
-        "flops": operator.flops,
-        "bytes": operator.bytes,
-        "shapes": operator.shapes,
-    }
+    return {name: getattr(operator, name) for name in ("name", "key", "weight", "flops", "bytes", "shapes")}
 
 
 def _with_families(rows: list[dict[str, Any]], operators: list[Any], target: Any, mode: str) -> list[dict[str, Any]]:
@@ -123,12 +80,6 @@ def _print_families(rows: list[dict[str, Any]]) -> None:
     print_table(("family", "operator", "role", "mean similarity"), table, numeric=1)
     alone = sum(1 for row in rows if sum(r["family"] == row["family"] for r in rows) == 1)
     click.echo(f"{len(rows)} operators in {len({r['family'] for r in rows})} families, {alone} of them alone")
-
-
-def _print_json(rows: list[dict[str, Any]]) -> None:
-    import json
-
-    click.echo(json.dumps(rows, indent=1))
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -58,6 +58,13 @@ threads_option = click.option(
 )
 
 
+def model_options(command: F) -> F:
+    """`--shape`, `--constant`, `--target` and `--dtype`: how a model is read, and for what."""
+    for option in (dtype_option, target_option, constant_option, shape_option):
+        command = option(command)
+    return command
+
+
 CHOICES: dict[plugins.Kind, str] = {
     "scheduler": "which operator gets the next slot",
     "search": "which programs of it are measured",

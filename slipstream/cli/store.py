@@ -133,16 +133,13 @@ def prune(path: Path, keep: int, yes: bool) -> None:
 @store.command()
 @path_argument
 @click.option("--salvage", "output", type=click.Path(path_type=Path), metavar="NEW", help="Save what can be read.")
-@click.option("--upgrade", is_flag=True, help="Bring a store of an older version up to date; a copy is kept.")
 @one_line_errors
-def check(path: Path, output: Path | None, upgrade: bool) -> None:
+def check(path: Path, output: Path | None) -> None:
     """Check that the store at PATH is whole, and save what can be saved if it is not."""
-    from slipstream.store import Store, StoreDamagedError
+    from slipstream.store import StoreDamagedError
     from slipstream.store.check import find_problems
     from slipstream.store.salvage import salvage
 
-    if upgrade:
-        Store.open(path, create=False).close()
     if output is not None:
         saved = salvage(path, output)
         rows = ", ".join(f"{count} {table}" for table, count in saved.rows.items() if count)

@@ -15,14 +15,11 @@ from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
 from slipstream.cli.options import (
     CHOICES,
     ModelArgument,
-    constant_option,
-    dtype_option,
+    model_options,
     parse_constants,
     parse_shapes,
     plugin_options,
     rpc_options,
-    shape_option,
-    target_option,
     threads_option,
 )
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
@@ -89,10 +86,7 @@ class _TuneCommand(click.Command):
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
 @_serve_option
 @rpc_options
-@shape_option
-@constant_option
-@target_option
-@dtype_option
+@model_options
 @threads_option
 @_view_options
 @one_line_errors
@@ -208,7 +202,7 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
 
     from slipstream.cli.tune_result import render_result
 
-    Console(highlight=False).print(render_result(result.snapshot, end_to_end=result.end_to_end, against={}))
+    Console(highlight=False).print(render_result(result.snapshot, result.end_to_end))
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")

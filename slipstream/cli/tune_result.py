@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,19 +12,18 @@ from slipstream.session.events import OperatorProgress, Snapshot, trials_and_slo
 _MOST = 5
 
 
-def render_result(snapshot: Snapshot, *, end_to_end: float | None, against: Mapping[str, float]) -> RenderableType:
+def render_result(snapshot: Snapshot, end_to_end: float | None) -> RenderableType:
     """The latencies, and the operators that gained most.
 
-    Sums of operators are compared with sums, and whole models with whole models: `end_to_end` is the compiled
-    model's seconds for a run, `against` those of other runtimes by name.
+    Sums of operators are compared with sums; `end_to_end` is the compiled model's seconds for a run.
     """
     head = Text(one_line(snapshot.model), style="bold")
     head.append(f"  {duration(snapshot.elapsed)}, {trials_and_slots(snapshot)}", style="not bold dim")
     fallback = [Text(), Text(one_line(snapshot.fallback), style="yellow")] if snapshot.fallback else []
-    return Group(head, Text(), _latencies(snapshot, end_to_end, against), *fallback, Text(), *_gains(snapshot))
+    return Group(head, Text(), _latencies(snapshot, end_to_end), *fallback, Text(), *_gains(snapshot))
 
 
-def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[str, float]) -> Table:
+def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -37,9 +33,6 @@ def _latencies(snapshot: Snapshot, end_to_end: float | None, against: Mapping[st
     table.add_row("operators, best", Text(latency(snapshot.latency, 4), style="bold"), gained)
     if end_to_end is not None:
         table.add_row("whole model", Text(latency(end_to_end, 4), style="bold"))
-    for name, seconds in against.items():
-        text = _as_fast(seconds, end_to_end if end_to_end is not None else math.inf)
-        table.add_row(Text(one_line(name)), latency(seconds, 4), f"slipstream is {text}" if text else "")
     return table
 
 

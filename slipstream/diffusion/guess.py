@@ -77,7 +77,7 @@ class Guess:
     def fit(cls, rows: Sequence[Rows], seed: int, onto: Guess | None = None) -> Guess | None:
         """Trees fitted to `rows`; or, as published, more trees `onto` those of another fit, for what they get wrong.
 
-        The search fits relatives' and own rows together: that ranks a little better (`benchmarks/guess.py`).
+        The search fits relatives' and own rows together: that ranks a little better.
         """
         import xgboost
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.default_schedule import default_sketch, schedule_default
@@ -77,7 +76,7 @@ def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc
 def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:
     formed = function_in(form, func, target)
     if formed is not None:
-        with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
+        with contextlib.suppress(s_tir.schedule.ScheduleError):
             schedule = start_schedule(formed)
             if schedule_winograd(schedule, target, by_tiles=by_tiles):
                 return Start(form, schedule)

@@ -56,28 +56,28 @@ def compare(
 ) -> dict[str, Any]:
     """Each decision's value in `own`, and whether it is the prior's.
 
-    `kept` is "all" if the values are equal, "inner" if the innermost factors are and only the outermost differs, as it
-    must where extents differ; "fixed" if there was nothing to decide, "" if they differ. None where the programs
-    are of different kinds.
+    `equal_to_prior` is "all" if the values are equal, "inner" if the innermost factors are and only the outermost
+    differs, as it must where extents differ; "fixed" if there was nothing to decide, "" if they differ. None where the
+    programs are of different kinds.
     """
     if own is None or own[0] not in sketches:
-        return {"values": [], "labels": [], "kept": None}
+        return {"values": [], "labels": [], "equal_to_prior": None}
     sketch, code = sketches[own[0]]
     mine = _decisions(own[1])
     result: dict[str, Any] = {
         "labels": [decided.label for decided in code.decided],
         "values": [say(decided, value) for decided, value in zip(code.decided, mine, strict=False)],
-        "kept": None,
+        "equal_to_prior": None,
     }
     if prior is None or prior[0] not in sketches:
         return result
     theirs = _decisions(prior[1])
     if signature(sketches[prior[0]][0]) == signature(sketch) and len(theirs) == len(mine):
-        result["kept"] = [_kept(a, b) for a, b in zip(theirs, mine, strict=True)]
+        result["equal_to_prior"] = [_equality(a, b) for a, b in zip(theirs, mine, strict=True)]
     return result
 
 
-def _kept(prior: Any, own: Any) -> str:
+def _equality(prior: Any, own: Any) -> str:
     if isinstance(own, tuple) and max(own, default=1) == 1:
         return "fixed"  # a loop of one iteration
     if prior == own:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slipstream.belief import Belief
-from slipstream.schedulers.eligible import fewest_slots, unfinished, without_measurement
+from slipstream.schedulers.eligible import pick_adaptively
 from slipstream.schedulers.gains import Gains
 from slipstream.schedulers.types import OperatorState
 
@@ -42,12 +42,7 @@ class ByGain(ABC):
         )
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
-        candidates = unfinished(operators)
-        if not candidates:
-            return None
-        if unmeasured := without_measurement(candidates):
-            return fewest_slots(unmeasured).key
-        return self.choose(candidates, operators, slot).key
+        return pick_adaptively(operators, lambda candidates: self.choose(candidates, operators, slot))
 
     @abstractmethod
     def choose(

@@ -28,6 +28,17 @@ def highest(operators: Sequence[OperatorState], score: Callable[[OperatorState],
     return max(operators, key=lambda operator: (score(operator), -operator.slots))
 
 
+def pick_adaptively(
+    operators: Sequence[OperatorState], choose: Callable[[Sequence[OperatorState]], OperatorState]
+) -> str | None:
+    """Operators without a valid program first, then what `choose` picks of those that are unfinished."""
+    candidates = unfinished(operators)
+    if not candidates:
+        return None
+    unmeasured = without_measurement(candidates)
+    return (fewest_slots(unmeasured) if unmeasured else choose(candidates)).key
+
+
 def next_unfinished(operators: Sequence[OperatorState], start: int) -> OperatorState | None:
     """The operator a slot was planned for, or the next unfinished one in circular order."""
     for step in range(len(operators)):

@@ -16,7 +16,7 @@ from slipstream.session.events import OperatorProgress
 from slipstream.store.records import TrialRecord
 
 # Failures that say nothing about the program: it may be measured again.
-PASSING_FAILURES = frozenset({"device lost"})
+INCONCLUSIVE_FAILURES = frozenset({"device lost"})
 _RECENT = 12
 _MOST_LOST_SLOTS = 3
 
@@ -58,9 +58,9 @@ class Trial:
         )
 
     @property
-    def passing(self) -> bool:
+    def is_inconclusive(self) -> bool:
         """Whether it failed for a reason that says nothing about the program."""
-        return self.failure in PASSING_FAILURES
+        return self.failure in INCONCLUSIVE_FAILURES
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Slot:
 class OperatorHistory:
     """One operator. `best_after[n]` are the seconds of its best program after n trials beyond the default program's.
 
-    A trial that failed for a passing reason is no point of that curve. `exhausted`: there is nothing to try any more.
+    An inconclusive trial is no point of that curve. `exhausted`: there is nothing to try any more.
     """
 
     key: str
@@ -123,7 +123,7 @@ class OperatorHistory:
 
     @property
     def lacks_default(self) -> bool:
-        """Whether measuring its default program failed for a passing reason and has to be done again."""
+        """Whether measuring its default program was inconclusive and has to be done again."""
         return not self.has_default and any(slot.default and slot.ended is not None for slot in self.slots)
 
     def spans(self) -> list[tuple[Slot, int, int]]:
@@ -156,11 +156,11 @@ class OperatorHistory:
         if improved:
             self.fastest = trial
         if slot.default and trial.position == 0:
-            if not trial.passing:
+            if not trial.is_inconclusive:
                 self.has_default = True
                 self.row.start = trial.seconds
                 self.best_after = [trial.seconds, *(min(best, trial.seconds) for best in self.best_after[1:])]
-        elif not trial.passing:
+        elif not trial.is_inconclusive:
             self.best_after.append(min(self.best, trial.seconds))
             slot.counted += 1
         self.row.best = self.best

@@ -256,7 +256,7 @@ class Session:
         exhausted = not one.programs and not slot.lost
         if slot.default:
             working = math.isfinite(operator.best)
-            lacking = any(trial.passing for trial in slot.trials if trial.position == 0)
+            lacking = any(trial.is_inconclusive for trial in slot.trials if trial.position == 0)
             exhausted = not lacking and not (working and self.operators[operator.key].space.sketches)
             if exhausted and not working:
                 self._emit("message", text=f"{operator.name} cannot be measured and keeps its default program")
@@ -293,7 +293,7 @@ class Session:
     def _note_round(self, trials: Sequence[Trial]) -> None:
         """Count how often in a row nothing could be measured at all."""
         if trials:
-            self._lost_rounds = self._lost_rounds + 1 if all(trial.passing for trial in trials) else 0
+            self._lost_rounds = self._lost_rounds + 1 if all(trial.is_inconclusive for trial in trials) else 0
 
     # Default programs
 
@@ -392,7 +392,7 @@ class Session:
         self.snapshot.doing = f"measured {len(one.programs) - len(one.left)} of {len(one.programs)}"
         before = self.history.latency
         improved = self.history.add(trial)
-        if not trial.passing:
+        if not trial.is_inconclusive:
             self.operators[trial.operator].add(program, trial.seconds, number)
         self._latency_changed()
         self._emit(
@@ -443,7 +443,7 @@ class Session:
             for key in proposed_at.pop(count, ()):
                 self.families.note_use(key, bests)
             program = self._programs.get(record.operator, record.program)
-            if program is not None and not Trial.of(record).passing:
+            if program is not None and not Trial.of(record).is_inconclusive:
                 self.operators[record.operator].add(program, record.median, record.slot)
             bests[record.operator] = min(bests[record.operator], record.median)
             measured.setdefault(record.slot, set()).add(record.position or 0)

@@ -16,33 +16,63 @@ _PROGRAM_DIGEST_BYTES = 16
 _OPERATOR_COLUMNS = "key, name, kinds, flops, bytes, shapes, module"
 
 
-def add_hardware(db: Database, descriptor: Mapping[str, Any]) -> str:
-    text = canonical_json(dict(descriptor))
-    name = digest(text)
-    db.execute("INSERT INTO hardware (digest, descriptor) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
-    return name
+class Catalogue:
+    """The part of a store that says what its trials are about."""
 
+    _db: Database
 
-def hardware(db: Database, name: str) -> dict[str, Any]:
-    row = db.row("SELECT descriptor FROM hardware WHERE digest = ?", (name,))
-    if row is None:
-        raise StoreError(f"{db.path} has no hardware {name}: 'slipstream store stats' lists what it has")
-    found: dict[str, Any] = json.loads(row[0])
-    return found
+    def add_hardware(self, descriptor: Mapping[str, Any]) -> str:
+        """Remember a piece of hardware; the digest that trials name it by."""
+        text = canonical_json(dict(descriptor))
+        name = digest(text)
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO hardware (digest, descriptor) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text)
+            )
+        return name
 
+    def hardware(self, digest: str) -> dict[str, Any]:
+        row = self._db.row("SELECT descriptor FROM hardware WHERE digest = ?", (digest,))
+        if row is None:
+            raise StoreError(f"{self._db.path} has no hardware {digest}: 'slipstream store stats' lists what it has")
+        found: dict[str, Any] = json.loads(row[0])
+        return found
 
-def add_model(db: Database, fingerprint: str, name: str, source: str) -> None:
-    db.execute(
-        "INSERT INTO model (fingerprint, name, source) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (fingerprint, name, source),
-    )
+    def add_model(self, fingerprint: str, name: str, source: str) -> None:
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO model (fingerprint, name, source) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (fingerprint, name, source),
+            )
 
+    def add_operators(self, records: Iterable[OperatorRecord]) -> None:
+        with self._db.transaction():
+            self._db.execute_many(
+                f"INSERT INTO operator ({_OPERATOR_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (_operator_row(record) for record in records),
+            )
 
-def add_operators(db: Database, records: Iterable[OperatorRecord]) -> None:
-    db.execute_many(
-        f"INSERT INTO operator ({_OPERATOR_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (_operator_row(record) for record in records),
-    )
+    def operator(self, key: str) -> OperatorRecord | None:
+        row = self._db.row(f"SELECT {_OPERATOR_COLUMNS} FROM operator WHERE key = ?", (key,))
+        return None if row is None else _operator_record(row)
+
+    def operators(self) -> Iterator[OperatorRecord]:
+        for (key,) in self._db.rows("SELECT key FROM operator ORDER BY id"):
+            record = self.operator(key)
+            if record is not None:
+                yield record
+
+    def add_sketch(self, digest: str, text: str) -> None:
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO sketch (digest, text) VALUES (?, ?) "
+                "ON CONFLICT (digest) DO UPDATE SET text = excluded.text WHERE text IS NULL",
+                (digest, zlib.compress(text.encode())),
+            )
+
+    def sketch(self, digest: str) -> str | None:
+        row = self._db.row("SELECT text FROM sketch WHERE digest = ?", (digest,))
+        return None if row is None or row[0] is None else zlib.decompress(row[0]).decode()
 
 
 def _operator_row(record: OperatorRecord) -> tuple[Any, ...]:
@@ -57,18 +87,6 @@ def _operator_row(record: OperatorRecord) -> tuple[Any, ...]:
     )
 
 
-def operator(db: Database, key: str) -> OperatorRecord | None:
-    row = db.row(f"SELECT {_OPERATOR_COLUMNS} FROM operator WHERE key = ?", (key,))
-    return None if row is None else _operator_record(row)
-
-
-def operators(db: Database) -> Iterator[OperatorRecord]:
-    for (key,) in db.rows("SELECT key FROM operator ORDER BY id"):
-        record = operator(db, key)
-        if record is not None:
-            yield record
-
-
 def _operator_record(row: tuple[Any, ...]) -> OperatorRecord:
     key, name, kinds, flops, size, shapes, module = row
     return OperatorRecord(
@@ -80,19 +98,6 @@ def _operator_record(row: tuple[Any, ...]) -> OperatorRecord:
         shapes=tuple((tuple(shape), dtype) for shape, dtype in json.loads(shapes)),
         module=zlib.decompress(module).decode(),
     )
-
-
-def add_sketch(db: Database, name: str, text: str) -> None:
-    db.execute(
-        "INSERT INTO sketch (digest, text) VALUES (?, ?) "
-        "ON CONFLICT (digest) DO UPDATE SET text = excluded.text WHERE text IS NULL",
-        (name, zlib.compress(text.encode())),
-    )
-
-
-def sketch(db: Database, name: str) -> str | None:
-    row = db.row("SELECT text FROM sketch WHERE digest = ?", (name,))
-    return None if row is None or row[0] is None else zlib.decompress(row[0]).decode()
 
 
 def program_id(db: Database, operator_key: str, program: ProgramRecord) -> tuple[int, int]:

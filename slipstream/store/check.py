@@ -13,8 +13,8 @@ from typing import Any
 
 from slipstream.store.database import check_path, connect_read_only
 from slipstream.store.errors import StoreDamagedError, plain_errors
-from slipstream.store.migrations import require_current
 from slipstream.store.trials import unpack_samples
+from slipstream.store.versions import require_current
 
 _MOST = 20
 

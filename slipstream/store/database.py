@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from slipstream.store.errors import StoreError, StoreReadOnlyError, plain_errors
-from slipstream.store.migrations import require_current, upgrade
+from slipstream.store.versions import create_if_empty, require_current
 
 # How long to wait for another process's transaction; ours take milliseconds.
 BUSY_SECONDS = 30.0
@@ -34,16 +34,15 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, create: bool, read_only: bool) -> Database:
-        """Open a store for use, creating or upgrading it where that is allowed."""
+        """Open a store for use, creating it where that is allowed."""
         check_path(path, create=create and not read_only)
         with plain_errors(path):
             connection = connect_read_only(path) if read_only else _connect(path, "mode=rwc")
             try:
-                if read_only:
-                    require_current(connection, path)
-                else:
+                if not read_only:
                     _prepare_to_write(connection)
-                    upgrade(connection, path)
+                    create_if_empty(connection)
+                require_current(connection, path)
             except BaseException:
                 connection.close()
                 raise
@@ -60,7 +59,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block or none of it, durable when the block has ended."""
+        """All of the block or none of it, durable when the block has ended; inside another one, part of that."""
+        if self.connection.in_transaction:
+            yield
+            return
         with plain_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slipstream.store import catalogue, sessions, trials
-from slipstream.store.database import Database
 from slipstream.store.errors import StoreError
 from slipstream.store.store import Store
 
@@ -25,43 +23,42 @@ def merge(target: Store, path: Path) -> Merged:
     if path.exists() and target.path.samefile(path):
         raise StoreError(f"{path} cannot be merged into itself: name another store")
     with Store.open(path, read_only=True) as source, target.database.transaction():
-        db = target.database
-        _catalogue(db, source)
-        new = _sessions(db, source)
+        _catalogue(target, source)
+        new = _sessions(target, source)
         added = known = 0
         for trial in source.trials():
-            if trials.is_known(db, trial):
+            if target.is_known(trial):
                 known += 1
                 continue
             # A session that both stores have may have been resumed here: its slot numbers mean something else.
             elsewhere = trial.session not in new
-            trials.append(db, replace(trial, session=None, slot=None, position=None) if elsewhere else trial)
+            target.append_trial(replace(trial, session=None, slot=None, position=None) if elsewhere else trial)
             added += 1
     return Merged(added, known, len(new))
 
 
-def _catalogue(db: Database, source: Store) -> None:
+def _catalogue(target: Store, source: Store) -> None:
     for fingerprint, name, where in source.database.rows("SELECT fingerprint, name, source FROM model ORDER BY id"):
-        catalogue.add_model(db, fingerprint, name, where)
+        target.add_model(fingerprint, name, where)
     for (digest,) in source.database.rows("SELECT digest FROM hardware ORDER BY id"):
-        catalogue.add_hardware(db, source.hardware(digest))
-    catalogue.add_operators(db, source.operators())
+        target.add_hardware(source.hardware(digest))
+    target.add_operators(source.operators())
     for (digest,) in source.database.rows("SELECT digest FROM sketch WHERE text IS NOT NULL ORDER BY id"):
         text = source.sketch(digest)
         assert text is not None
-        catalogue.add_sketch(db, digest, text)
+        target.add_sketch(digest, text)
 
 
-def _sessions(db: Database, source: Store) -> set[str]:
+def _sessions(target: Store, source: Store) -> set[str]:
     """Copy the sessions that are new here, with everything needed to go on with them."""
-    here = {name for (name,) in db.rows("SELECT name FROM session")}
+    here = {name for (name,) in target.database.rows("SELECT name FROM session")}
     new = [record for record in source.sessions() if record.id not in here]
     for record in new:
-        sessions.add(db, record, source.session_operators(record.id))
+        target.add_session(record, source.session_operators(record.id))
         for slot in source.slots(record.id):
-            sessions.begin_slot(db, record.id, slot.slot, slot.operator, slot.programs, slot.search_seconds, slot.note)
+            target.begin_slot(record.id, slot.slot, slot.operator, slot.programs, slot.search_seconds, slot.note)
             if slot.finished:
-                sessions.finish_slot(db, record.id, slot.slot, slot.stats)
-        for name, slot_number, blob in sessions.states(source.database, record.id):
-            sessions.put_state(db, record.id, name, slot_number, blob)
+                target.finish_slot(record.id, slot.slot, slot.stats)
+        for name, slot_number, blob in source.states(record.id):
+            target.put_state(record.id, name, slot_number, blob)
     return {record.id for record in new}

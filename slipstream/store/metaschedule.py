@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from slipstream.store import catalogue, trials
 from slipstream.store.errors import StoreError
 from slipstream.store.records import OperatorRecord, ProgramRecord, TrialRecord, digest
 from slipstream.store.store import Store
@@ -98,12 +97,11 @@ def import_metaschedule(
     operators = [describe(module) for module in workloads]
     added = known = skipped = 0
     reason = ""
-    db = store.database
-    with db.transaction():
-        catalogue.add_operators(db, operators)
+    with store.database.transaction():
+        store.add_operators(operators)
         for where, line in _lines(directory / RECORDS):
             index, trace, seconds, target = _record(line, where, len(workloads))
-            machine = hardware or catalogue.add_hardware(db, {"source": "MetaSchedule", "target": target})
+            machine = hardware or store.add_hardware({"source": "MetaSchedule", "target": target})
             try:
                 text, decisions = from_trace(workloads[index], trace)
             except Exception as error:  # as above
@@ -111,11 +109,11 @@ def import_metaschedule(
                 continue
             program = ProgramRecord(sketch_digest(text), decisions, "metaschedule")
             trial = _trial(operators[index].key, machine, program, seconds)
-            if trials.is_known(db, trial):
+            if store.is_known(trial):
                 known += 1
                 continue
-            catalogue.add_sketch(db, program.sketch, text)
-            trials.append(db, trial)
+            store.add_sketch(program.sketch, text)
+            store.append_trial(trial)
             added += 1
     return Transferred(len(workloads), added, known, skipped, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -43,7 +43,80 @@ ORDER BY median, id
 """
 
 
-def append(db: Database, trial: TrialRecord) -> int:
+class Trials:
+    """The part of a store that holds trials."""
+
+    _db: Database
+
+    def append_trial(self, trial: TrialRecord) -> int:
+        """Its id, once it is on the disk."""
+        with self._db.transaction():
+            return _append(self._db, trial)
+
+    def append_trials(self, records: Iterable[TrialRecord]) -> None:
+        """All of them or, if one is refused, none."""
+        with self._db.transaction():
+            for record in records:
+                _append(self._db, record)
+
+    def best(self, operator: str, hardware: str) -> TrialRecord | None:
+        return next(iter(self.top(operator, hardware, 1)), None)
+
+    def top(self, operator: str, hardware: str, count: int) -> list[TrialRecord]:
+        """The fastest trials of `count` different programs on that very hardware, fastest first."""
+        fastest: dict[int, int] = {}
+        with closing(self._db.stream(RANKED, (hardware, operator))) as ranked:
+            for trial, program in ranked:
+                if len(fastest) >= count:
+                    break
+                fastest.setdefault(program, trial)
+        return [record for trial in fastest.values() for record in _fetch(self._db, [trial])]
+
+    def trials(
+        self, *, operator: str | None = None, hardware: str | None = None, session: str | None = None
+    ) -> Iterator[TrialRecord]:
+        """Those that are there now, in order of id. Between pages no lock is held and no snapshot kept."""
+        filters = {
+            "hardware = (SELECT id FROM hardware WHERE digest = ?)": hardware,
+            "operator = (SELECT id FROM operator WHERE key = ?)": operator,
+            "session = (SELECT id FROM session WHERE name = ?)": session,
+        }
+        used = {condition: value for condition, value in filters.items() if value is not None}
+        where = f"WHERE {' AND '.join(used)}" if used else ""
+        ids = array(
+            "q", (row[0] for row in self._db.stream(f"SELECT id FROM trial {where} ORDER BY id", [*used.values()]))
+        )
+        for start in range(0, len(ids), _PAGE):
+            yield from _fetch(self._db, ids[start : start + _PAGE].tolist())
+
+    def counts(self, hardware: str) -> dict[str, tuple[int, int]]:
+        """Operator key -> how many trials it has had on that hardware, and how many of these failed."""
+        found = self._db.rows(
+            "SELECT operator, count(*), count(*) - count(median) FROM trial "
+            "WHERE hardware = (SELECT id FROM hardware WHERE digest = ?) GROUP BY operator",
+            (hardware,),
+        )
+        keys = dict(self._db.rows("SELECT id, key FROM operator"))
+        return {keys[operator]: (trials, failures) for operator, trials, failures in found}
+
+    def is_known(self, trial: TrialRecord) -> bool:
+        """Whether this very trial is here: the same program, hardware, moment and result."""
+        row = self._db.row(
+            "SELECT 1 FROM trial WHERE program = (SELECT id FROM program WHERE digest = ?) "
+            "AND hardware = (SELECT id FROM hardware WHERE digest = ?) "
+            "AND measured_at = ? AND samples = ? AND failure IS ?",
+            (
+                program_digest(trial.operator, trial.program.sketch, trial.program.decisions),
+                trial.hardware,
+                trial.measured_at,
+                pack_samples(trial.samples),
+                trial.failure,
+            ),
+        )
+        return row is not None
+
+
+def _append(db: Database, trial: TrialRecord) -> int:
     program, operator = program_id(db, trial.operator, trial.program)
     session = None if trial.session is None else id_of(db, "session", trial.session)
     median = trial.median
@@ -76,58 +149,6 @@ def append(db: Database, trial: TrialRecord) -> int:
 def _storable(message: str) -> str:
     """A compiler's output may hold anything; a byte that is not text must not make a trial unstorable."""
     return message.encode(errors="replace").decode()
-
-
-def is_known(db: Database, trial: TrialRecord) -> bool:
-    """Whether this very trial is here: the same program on the same hardware at the same moment, with the same end."""
-    row = db.row(
-        "SELECT 1 FROM trial WHERE program = (SELECT id FROM program WHERE digest = ?) "
-        "AND hardware = (SELECT id FROM hardware WHERE digest = ?) "
-        "AND measured_at = ? AND samples = ? AND failure IS ?",
-        (
-            program_digest(trial.operator, trial.program.sketch, trial.program.decisions),
-            trial.hardware,
-            trial.measured_at,
-            pack_samples(trial.samples),
-            trial.failure,
-        ),
-    )
-    return row is not None
-
-
-def top(db: Database, operator: str, hardware: str, count: int) -> list[TrialRecord]:
-    """The fastest trials of `count` different programs, fastest first."""
-    fastest: dict[int, int] = {}
-    with closing(db.stream(RANKED, (hardware, operator))) as ranked:
-        for trial, program in ranked:
-            if len(fastest) >= count:
-                break
-            fastest.setdefault(program, trial)
-    return [record for trial in fastest.values() for record in _fetch(db, [trial])]
-
-
-def trials(db: Database, operator: str | None, hardware: str | None, session: str | None) -> Iterator[TrialRecord]:
-    """Those that are there now, in order of id. Between pages no lock is held and no snapshot kept."""
-    filters = {
-        "hardware = (SELECT id FROM hardware WHERE digest = ?)": hardware,
-        "operator = (SELECT id FROM operator WHERE key = ?)": operator,
-        "session = (SELECT id FROM session WHERE name = ?)": session,
-    }
-    used = {condition: value for condition, value in filters.items() if value is not None}
-    where = f"WHERE {' AND '.join(used)}" if used else ""
-    ids = array("q", (row[0] for row in db.stream(f"SELECT id FROM trial {where} ORDER BY id", [*used.values()])))
-    for start in range(0, len(ids), _PAGE):
-        yield from _fetch(db, ids[start : start + _PAGE].tolist())
-
-
-def counts(db: Database, hardware: str) -> dict[str, tuple[int, int]]:
-    found = db.rows(
-        "SELECT operator, count(*), count(*) - count(median) FROM trial "
-        "WHERE hardware = (SELECT id FROM hardware WHERE digest = ?) GROUP BY operator",
-        (hardware,),
-    )
-    keys = dict(db.rows("SELECT id, key FROM operator"))
-    return {keys[operator]: (trials, failures) for operator, trials, failures in found}
 
 
 def _fetch(db: Database, ids: list[int]) -> list[TrialRecord]:

@@ -13,24 +13,20 @@ import pytest
 pytest.importorskip("matplotlib", reason="the figures need matplotlib")
 pytest.importorskip("emcee", reason="the traces need emcee")
 
-from benchmarks.dynatune import __main__ as everything
-from benchmarks.dynatune import calibration, real_run, replays, summary
-from benchmarks.dynatune.command import run
+from benchmarks.dynatune import calibration, replays, summary
+from benchmarks.dynatune.__main__ import main
 from benchmarks.dynatune.curves import OperatorCurve, Recording, RecordingError, read_all
 from benchmarks.dynatune.plotting import band
-from benchmarks.dynatune.record import is_recorded, points
+from benchmarks.dynatune.record import curve_of
 from slipstream.plugins import Context
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
 from slipstream.session.history import OperatorHistory, Slot, Trial
-from slipstream.session.records import DEFAULTS
 from slipstream.session.settings import Settings, SettingsError, make_settings
-from slipstream.store import ProgramRecord, SlotRecord, TrialRecord
 from slipstream.testing.scheduler_suite import SchedulerSuite
 from slipstream.testing.synthetic import model_curves
 
 PEAK = 1e11
-PROGRAM = ProgramRecord("sketch", "[]")
 
 
 def compact(curve: RecordedCurve) -> OperatorCurve:
@@ -69,7 +65,7 @@ def made(curves: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     """Every figure and table, as `python -m benchmarks.dynatune` makes them."""
     folder = tmp_path_factory.mktemp("made")
     arguments = ["--curves", curves, "--figures", folder / "figures", "--results", folder / "results"]
-    run(everything.make, "", [*map(str, arguments), "--seeds", "2", "--slot-trials", "12"])
+    main([*map(str, arguments), "--seeds", "2", "--slot-trials", "12"])
     return {path.name: path for path in folder.rglob("*.*")}
 
 
@@ -155,31 +151,32 @@ def test_damaged_recording_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_no_curves_is_one_line_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"^error: .*benchmarks\.dynatune\.record"):
-        run(calibration.make, "", ["--curves", str(tmp_path)])
-
-
-def trial(slot: int, seconds: float | None, build: float = 1.0) -> TrialRecord:
-    samples = () if seconds is None else (seconds,)
-    failure = "run error" if seconds is None else None
-    return TrialRecord("op", "hw", PROGRAM, samples, failure, build_seconds=build, run_seconds=0.5, slot=slot)
-
-
-def slot(number: int, search: float, *, default: bool = False) -> SlotRecord:
-    return SlotRecord(number, "op", (), search, dict(DEFAULTS) if default else {}, True, {})
+        main(["calibration", "--curves", str(tmp_path)])
 
 
 def test_points_where_the_best_changes_and_at_the_end() -> None:
-    slots = {0: slot(0, 0.0, default=True), 3: slot(3, 2.0), 7: slot(7, 4.0)}
-    trials = [trial(0, 9.0), trial(3, None), trial(3, 8.0), trial(3, 8.5), trial(7, 5.0), trial(7, 6.0)]
+    def points(seconds: dict[int, list[float]]) -> tuple[tuple[float | None, ...], ...]:
+        operator = OperatorHistory("op", "op", 1, 1)
+        for number, ran in seconds.items():
+            slot = Slot(number, "op", default=number == 0, search_seconds=2.0 if number else 0.0)
+            operator.slots.append(slot)
+            for position, value in enumerate(ran):
+                operator.add(Trial("op", number, position, value, spent=1.5), slot)
+        curve = curve_of(operator)
+        return curve.trial, curve.seconds, curve.best
+
+    failed = math.inf
     # Each trial takes 1.5 s; a slot's search counts with its first trial; the default program's time does not.
-    assert points(trials, slots) == ((0, 2, 4, 5), (0.0, 5.0, 12.0, 13.5), (9.0, 8.0, 5.0, 5.0))
-    assert points(trials[:1], slots) == ((0,), (0.0,), (9.0,))
-    assert points([trial(0, None), *trials[1:3]], slots) == ((0, 2), (0.0, 5.0), (None, 8.0))
-    assert points([], slots) == ((), (), ())
+    slots = {0: [9.0], 3: [failed, 8.0, 8.5], 7: [5.0, 6.0]}
+    assert points(slots) == ((0, 2, 4, 5), (0.0, 5.0, 10.0, 11.5), (9.0, 8.0, 5.0, 5.0))
+    assert points({0: [9.0]}) == ((0,), (0.0,), (9.0,))
+    assert points({0: [failed], 3: [failed, 8.0]}) == ((0, 2), (0.0, 5.0), (None, 8.0))
 
 
-def test_nothing_recorded_in_a_new_folder(tmp_path: Path) -> None:
-    assert not is_recorded(tmp_path / "resnet18-0", 128)
+def test_a_name_that_is_no_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["regrets"])
+    assert "there is no regrets: choose from against_sequential," in capsys.readouterr().err
 
 
 def test_the_recorder_ends_an_operator_by_its_trials_alone() -> None:
@@ -255,20 +252,3 @@ def test_every_label_is_a_policy(name: str) -> None:
 class TestNoBelief(SchedulerSuite):
     def make(self, context: Context) -> replays.NoBelief:
         return replays.NoBelief()
-
-
-def test_real_run_draws_what_was_known_when(tmp_path: Path) -> None:
-    curve = [(2.0, 4e-3), (5.0, 1e-3)]
-    assert [real_run.latency_at(curve, t) for t in (1, 2, 4.9, 5, 9)] == [math.inf, 4e-3, 4e-3, 1e-3, 1e-3]
-    runs = [{"scheduler": name, "curve": curve} for name in real_run.SCHEDULERS]
-    picture, data = real_run.draw("tiny", 10.0, runs, tmp_path)
-    assert picture.stat().st_size > 10_000
-    rows = [row for row in table(data) if row["scheduler"] == "gradient"]
-    assert float(rows[0]["seconds"]) >= 2
-    assert {float(row["latency_ms"]) for row in rows} == {4.0, 1.0}
-
-
-def test_real_run_does_not_go_on_with_an_interrupted_race(tmp_path: Path) -> None:
-    (tmp_path / "tiny_cnn-20s-dynatune-0").mkdir()
-    with pytest.raises(RecordingError, match="delete it"):
-        real_run.tune_all("tiny_cnn", 20.0, 1, tmp_path)

@@ -62,7 +62,7 @@ SETTINGS = {
     "models.md": ["1e-4 for float32, 1e-2 for float16, 1e-9 for float64"],
     "remote-devices.md": ["limits, 60 s", "(30 s)"],
     "report.md": ["90 % of what was expected", "dropped after 10 s"],
-    "results.md": ["is within 1 %", "The aim is 50 ms"],
+    "results.md": ["is within 1 %", "below the aim of 50 ms"],
     "runtime.md": ["(500 µs at most)", "if that is below 50 µs", "one for every 2 µs of estimated work"],
     "serving.md": [
         "one caller after pauses of 20 ms",

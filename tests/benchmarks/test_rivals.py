@@ -30,23 +30,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def job(files: dict[str, str], folder: Path) -> dict[str, object]:
-    return {**files, "threads": 1, "work": str(folder), "variant": "no spinning"}
+    return {**files, "threads": 1, "work": str(folder)}
 
 
 def test_a_side_runs_in_its_own_process_in_every_round(files, tmp_path):
     (found,) = compare([SIDE], {SIDE: job(files, tmp_path)}, processes=2, rounds=3, seed=0).values()
     assert [len(blocks) for blocks in found["blocks"]] == [3, 3]
     assert all(0 < seconds < 1 for blocks in found["blocks"] for seconds in blocks)
-    assert found["variant"] == "no spinning"
+    assert min(found["tried"], key=found["tried"].get) == found["variant"]
     assert found["error"] < 1e-6
 
 
 def test_a_side_that_is_not_installed_says_so_in_a_few_words(files, tmp_path, monkeypatch, capfd):
     (tmp_path / "openvino.py").write_text("raise ImportError('there is none')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    asked = {**job(files, tmp_path), "variant": "as it comes"}
-    (found,) = compare(["openvino"], {"openvino": asked}, processes=1, rounds=1, seed=0).values()
-    assert found["failed"] == "not installed"
+    (found,) = compare(["openvino"], {"openvino": job(files, tmp_path)}, processes=1, rounds=1, seed=0).values()
+    assert found["failed"].startswith("OpenVINO is not installed")
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -130,7 +129,6 @@ def test_profiles_are_grouped_by_where_most_is_lost():
     }
     assert profile_against.by_kind(result)[0] == ("conv 1x1", 2, 1, 3e-3, 5e-4)
     assert profile_against.by_work(result) == [("conv 1x1: x", 1, 1, 2e-3, 5e-4)]
-    assert profile_against.numbers({"m": result})["m: µs lost"] == "2500"
 
 
 def test_typical_leaves_out_outliers():
@@ -145,4 +143,3 @@ def test_the_stock_side_is_compared_with_all():
     data = {"m": {"stock": stock, "ours": {"seconds": 180.0, "trials": 700}, "sides": sides}}
     assert "| 18 of 19 | 300 | 600 | 700 | 180 | 3.00 (3.00 - 3.00) times |" in tune_relax.markdown(data)
     assert "| 10.00 (10.00 - 10.00) |" in tune_relax.markdown(data)
-    assert tune_relax.numbers(data)["m: times as fast"] == "3.00"

@@ -140,7 +140,7 @@ def main(mode: Any = "auto", seconds: str = "30", operators: str = "21") -> None
             snapshot = SyntheticTuning(view, int(operators), float(seconds), pause=1.0).play()
     except KeyboardInterrupt:
         sys.exit("interrupted")
-    Console().print(render_result(snapshot, end_to_end=1.04 * snapshot.latency, against={"onnxruntime": 0.0123}))
+    Console().print(render_result(snapshot, 1.04 * snapshot.latency))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from slipstream.session.directory import SessionDirectory
 from slipstream.session.records import DEFAULTS
 from slipstream.session.settings import Settings
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS
-from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord, sessions, trials
+from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord
 from slipstream.store.records import digest
 
 SLOT = 8
@@ -83,12 +83,11 @@ def result() -> dict[str, Any]:
 
 
 def play_defaults(store: Store, session: str, hardware: str, keys: list[str]) -> None:
-    db = store.database
-    with db.transaction():
+    with store.database.transaction():
         for slot, key in enumerate(keys):
-            sessions.begin_slot(db, session, slot, key, [], 0.0, DEFAULTS)
-            trials.append(db, made_up_trial(session, hardware, key, slot, 0, 1e-3, BEGAN + 4.0))
-            sessions.finish_slot(db, session, slot, {"best": 1e-3, "elapsed": 5.0})
+            store.begin_slot(session, slot, key, [], 0.0, DEFAULTS)
+            store.append_trial(made_up_trial(session, hardware, key, slot, 0, 1e-3, BEGAN + 4.0))
+            store.finish_slot(session, slot, {"best": 1e-3, "elapsed": 5.0})
 
 
 def play(
@@ -101,21 +100,20 @@ def play(
     failures: bool = True,
 ) -> None:
     """Write slots, in one transaction: a hundred thousand trials in seconds."""
-    db = store.database
-    with db.transaction():
+    with store.database.transaction():
         for number in slots:
             slot = len(keys) + number
             key = keys[int(len(keys) * rng.random() ** 2)]
-            sessions.begin_slot(db, session, slot, key, [], 0.25, {})
+            store.begin_slot(session, slot, key, [], 0.25, {})
             began = BEGAN + 5.0 + number * 2.0
             for position in range(SLOT):
                 seconds = float(1e-3 * (0.2 + rng.random() ** 0.5)) * (1 - 0.5 * number / slots.stop)
                 broken = failures and rng.random() < 0.1
                 at = began + 0.25 + position * 0.2
-                trials.append(
-                    db, made_up_trial(session, hardware, key, slot, position, None if broken else seconds, at)
+                store.append_trial(
+                    made_up_trial(session, hardware, key, slot, position, None if broken else seconds, at)
                 )
-            sessions.finish_slot(db, session, slot, {"best": 1e-3, "elapsed": 5.0 + (number + 1) * 2.0})
+            store.finish_slot(session, slot, {"best": 1e-3, "elapsed": 5.0 + (number + 1) * 2.0})
 
 
 def made_up_trial(

@@ -112,7 +112,9 @@ def test_families_show_what_was_kept(structure: dict[str, Any]) -> None:
         prior, *others = family["members"]
         assert prior["operator"] == family["prior"]
         for member in others:
-            for mine, theirs, how in zip(member["values"], prior["values"], member["kept"] or [], strict=False):
+            for mine, theirs, how in zip(
+                member["values"], prior["values"], member["equal_to_prior"] or [], strict=False
+            ):
                 assert how in ("all", "inner", "fixed", "")
                 if how == "all":
                     assert mine == theirs

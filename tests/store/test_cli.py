@@ -80,7 +80,7 @@ def test_prune_asks_first(path: Path) -> None:
 
 
 def test_check_and_salvage(path: Path, tmp_path: Path) -> None:
-    assert "is whole" in store_command("check", path, "--upgrade").output
+    assert "is whole" in store_command("check", path).output
     file = path / "store.db"
     os.truncate(file, file.stat().st_size - 8192)
     done = store_command("check", path)

@@ -86,7 +86,7 @@ SPOILED = [
     (_half_a_header, StoreDamagedError, "is damaged"),
     (_truncated, StoreDamagedError, "is damaged: 'slipstream store check .* --salvage"),
     (_something_else, StoreDamagedError, "SQLite file of something else"),
-    (_newer, StoreVersionError, "newer Slipstream .*upgrade"),
+    (_newer, StoreVersionError, "version .*: upgrade Slipstream"),
     (_a_directory, StoreError, "is a directory: give the store's file"),
     (_gone, StoreError, "there is no store at"),
 ]

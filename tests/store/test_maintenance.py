@@ -1,4 +1,4 @@
-"""Upgrading, merging, pruning, checking and salvaging stores."""
+"""Merging, pruning, checking and salvaging stores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 from slipstream.store import ProgramRecord, Store, StoreDamagedError, StoreError, StoreVersionError
 from slipstream.store.check import find_problems
 from slipstream.store.merge import Merged, merge
-from slipstream.store.migrations import upgrade
 from slipstream.store.prune import prune
 from slipstream.store.salvage import salvage
-from slipstream.store.schema import APPLICATION_ID, SCHEMA, VERSION
+from slipstream.store.schema import VERSION
 from slipstream.store.summary import summarise
 from tests.store.samples import HARDWARE, OTHER_HARDWARE, filled, operator, program, trial
 
@@ -26,53 +25,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-# A layout before version 1: models had no source.
-OLDER_SCHEMA = SCHEMA.replace(",\n    source TEXT NOT NULL", "")
-TO_VERSION_1 = """
-CREATE TABLE new_model (
-    id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, name TEXT NOT NULL, source TEXT NOT NULL
-);
-INSERT INTO new_model SELECT id, fingerprint, name, 'unknown; source' FROM model;
-DROP TABLE model;
-ALTER TABLE new_model RENAME TO model;
-"""
-
-
-def _older(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(OLDER_SCHEMA)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("INSERT INTO model VALUES (1, 'f00d', 'tiny')")
-    return connection
-
-
-def test_an_older_store_is_upgraded_and_its_old_file_kept(path: Path) -> None:
-    with closing(_older(path)) as connection:
-        backup = upgrade(connection, path, VERSION, {0: TO_VERSION_1})
-    assert backup == path.with_name("store.db.version-0")
-    with Store.open(path) as store:
-        assert store.database.rows("SELECT name, source FROM model") == [("tiny", "unknown; source")]
-        store.add_model("1", "2", "3")
-    assert find_problems(path) == []
-    with closing(sqlite3.connect(backup)) as old:
-        assert old.execute("SELECT * FROM model").fetchall() == [(1, "f00d", "tiny")]
-        assert old.execute("PRAGMA user_version").fetchone() == (0,)
-
-
-def test_an_upgrade_that_fails_changes_nothing(path: Path) -> None:
-    with closing(_older(path)) as connection:
-        with pytest.raises(sqlite3.OperationalError):
-            upgrade(connection, path, VERSION, {0: TO_VERSION_1 + "INSERT INTO nowhere VALUES (1);\n"})
-        assert connection.execute("SELECT * FROM model").fetchall() == [(1, "f00d", "tiny")]
-        assert connection.execute("PRAGMA user_version").fetchone() == (0,)
-
-
-def test_an_older_store_without_a_way_up(path: Path) -> None:
-    _older(path).close()
-    with pytest.raises(StoreVersionError, match="--upgrade"):
-        Store.open(path, read_only=True)
-    with pytest.raises(StoreVersionError, match="old version 0, which cannot be upgraded"):
-        Store.open(path)
+@pytest.mark.parametrize(("version", "remedy"), [(VERSION - 1, "tune afresh"), (VERSION + 1, "upgrade Slipstream")])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_of_another_version_is_refused(path: Path, version: int, remedy: str, read_only: bool) -> None:
+    Store.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(StoreVersionError, match=f"has the store version {version}, .*: {remedy}"):
+        Store.open(path, read_only=read_only)
 
 
 def _session(store: Store, hardware: str) -> str:

@@ -50,7 +50,7 @@ def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if sch is None:
         return func
     if may_rewrite_layout(sch):
-        with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError):
+        with contextlib.suppress(s_tir.schedule.ScheduleError):
             rewrite_weight_layout(sch)
     scheduled = sch.mod["main"].without_attr("global_symbol")
     if func.attrs and "global_symbol" in func.attrs:

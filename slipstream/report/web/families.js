@@ -26,29 +26,29 @@ function familyTable(data, family, colours, openOperator) {
   const prior = family.members[0];
   const members = family.members.slice(0, SHOWN_MEMBERS), hidden = family.members.length - members.length;
   const head = el("tr", {}, el("th", { scope: "col" }, `${count(family.members.length)} operators`), el("th", { scope: "col" }, "likeness"),
-    ...prior.labels.map((label) => el("th", { scope: "col" }, label)), el("th", { scope: "col" }, "kept"), el("th", { scope: "col" }, "gain"));
+    ...prior.labels.map((label) => el("th", { scope: "col" }, label)), el("th", { scope: "col" }, "as the prior"), el("th", { scope: "col" }, "gain"));
   return el("div", { class: "family" }, el("div", { class: "wide" }, el("table", {}, el("thead", {}, head),
     el("tbody", {}, members.map((member, n) => memberRow(data, member, prior, n, members.length, colours, openOperator))))),
   hidden > 0 ? el("p", { class: "say" }, `and ${count(hidden)} more`) : null);
 }
 
 // The share of decisions that equal the prior's: 0 to 1, null if there are none.
-function shareKept(member) {
-  const decided = (member.kept || []).filter((how) => how !== "fixed");
+function shareEqual(member) {
+  const decided = (member.equal_to_prior || []).filter((how) => how !== "fixed");
   return decided.length ? decided.reduce((sum, how) => sum + ({ all: 1, inner: 0.5 }[how] || 0), 0) / decided.length : null;
 }
 
-function sayKept(member, n) {
+function sayEqual(member, n) {
   if (n === 0) return "prior";
   if (member.untuned) return "still default";
-  if (member.kept === null) return "another sketch";
-  const share = shareKept(member);
+  if (member.equal_to_prior === null) return "another sketch";
+  const share = shareEqual(member);
   return share === null ? "nothing to decide" : percent(share);
 }
 
 function tileOf(member, place, isPrior) {
   if (member.values[place] === undefined) return null;
-  const how = isPrior ? "all" : (member.kept || [])[place] || "";
+  const how = isPrior ? "all" : (member.equal_to_prior || [])[place] || "";
   return el("span", { class: `tile ${how}` }, isPrior ? "" : { all: "= ", inner: "≈ " }[how] || "", member.values[place]);
 }
 
@@ -56,10 +56,10 @@ function memberRow(data, member, prior, n, total, colours, openOperator) {
   const operator = data.operators[member.operator];
   const name = el("button", { type: "button", class: "name", onclick: () => openOperator(member.operator) },
     el("i", { class: "swatch", style: { background: colours.css(member.operator) } }), el("span", { class: "text" }, operator.name));
-  const same = n === 0 || member.kept !== null || member.untuned;
+  const same = n === 0 || member.equal_to_prior !== null || member.untuned;
   const cells = prior.labels.map((_, place) => el("td", {}, same ? tileOf(member, place, n === 0) : null));
-  return el("tr", {}, el("td", {}, el("div", { class: "branch" }, branch(n, total, shareKept(member) || 0), name)), el("td", {}, member.similarity.toFixed(2)), ...cells,
-    el("td", {}, sayKept(member, n)), el("td", {}, times(operator.start, operator.best)));
+  return el("tr", {}, el("td", {}, el("div", { class: "branch" }, branch(n, total, shareEqual(member) || 0), name)), el("td", {}, member.similarity.toFixed(2)), ...cells,
+    el("td", {}, sayEqual(member, n)), el("td", {}, times(operator.start, operator.best)));
 }
 
 // An operator's decisions beside its prior's; null if it has no family or is the prior.
@@ -67,7 +67,7 @@ function besidePrior(data, n) {
   const family = data.families.find((one) => one.members.slice(1).some((member) => member.operator === n));
   if (!family) return null;
   const prior = family.members[0], member = family.members.find((one) => one.operator === n);
-  if (!member.kept || !member.values.length) return null;
+  if (!member.equal_to_prior || !member.values.length) return null;
   return el("table", {}, el("thead", {}, el("tr", {}, ["decision", "prior", "here"].map((title) => el("th", { scope: "col" }, title)))),
     el("tbody", {}, member.values.map((_, place) => el("tr", {}, el("td", {}, member.labels[place]), el("td", {}, prior.values[place] || ""), el("td", {}, tileOf(member, place, false))))));
 }
