@@ -237,8 +237,10 @@ static int run_steps(Workspace *workspace, const int *step_threads, int64_t *nan
   return 0;
 }
 
-static int run(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
-               int64_t *nanoseconds) {
+/* A call that has its threads. Waiting calls hold no workspace: as many are in use as calls run, and the next call gets
+   the one that was used last, which the caches still hold. */
+static int run_admitted(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
+                        int64_t *nanoseconds) {
   Workspace *workspace = take_workspace(model);
   if (!workspace) return -1;
   for (int i = 0; i < INPUTS; i++) {
@@ -256,10 +258,7 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
     }
   }
   error_text[0] = 0;
-  int threads = model->threads;
-  slipstream_pool_begin(step_threads || threads < MOST_STEP_THREADS ? threads : MOST_STEP_THREADS);
   int failed = run_steps(workspace, step_threads, nanoseconds);
-  slipstream_pool_end();
   /* What fails in a worker has its text there; but for memory, operators check everything before their loops. */
   if (failed && !error_text[0]) snprintf(error_text, sizeof error_text, "not enough memory for an operator");
   for (int i = 0; i < OUTPUTS && !failed; i++) {
@@ -268,6 +267,15 @@ static int run(Model *model, const void *const *inputs, void *const *outputs, co
     if (from != outputs[i]) memcpy(outputs[i], from, output_infos[i].bytes);
   }
   return_workspace(model, workspace);
+  return failed;
+}
+
+static int run(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
+               int64_t *nanoseconds) {
+  int threads = model->threads;
+  slipstream_pool_begin(step_threads || threads < MOST_STEP_THREADS ? threads : MOST_STEP_THREADS);
+  int failed = run_admitted(model, inputs, outputs, step_threads, nanoseconds);
+  slipstream_pool_end();
   return failed;
 }
 

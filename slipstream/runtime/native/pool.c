@@ -91,7 +91,7 @@ static struct {
   int group_of[CPU_SETSIZE];
   Waiting *first, **last;
   int64_t ended_at, usual_gap;
-  int usual_calls; /* at a time, in sixteenths: follows a rise at once and a fall slowly */
+  int usual_calls; /* at a time, in sixteenths: an average over the last calls, as each of them began */
   unsigned calls;
 } pool;
 
@@ -376,8 +376,8 @@ static void note_gap(void) {
 }
 
 static void note_calls(void) {
-  int now = 16 * (pool.running + waiting() + 1);
-  pool.usual_calls = now > pool.usual_calls ? now : pool.usual_calls - (pool.usual_calls - now + 7) / 8;
+  int now = 16 * (pool.running + waiting() + 1), difference = now - pool.usual_calls;
+  pool.usual_calls += (difference + (difference > 0 ? 7 : -7)) / 8;
 }
 
 int slipstream_pool_begin(int threads) {
