@@ -60,10 +60,8 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     from benchmarks.rivals.computation import onnxruntime_computation, slipstream_computation
     from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
     from benchmarks.rivals.our_profile import OurProfile
-    from slipstream.artifact.bench import interleave
-    from slipstream.artifact.loaded import load
+    from slipstream.artifact.bench import BACK_TO_BACK, bench
     from slipstream.frontends import load_model, random_inputs
-    from slipstream.frontends.onnx_run import session
     from slipstream.graph.build import apply_programs
     from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
@@ -76,9 +74,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     names = {str(g.name_hint): describe(func) for g, func in prim_funcs(prepared).items()}
     rng = np.random.default_rng(options.seed)
     feeds = random_inputs(loaded.inputs, rng)
-    compiled, plain = load(artifact, threads=target.threads), session(loaded.reference.path, threads=target.threads)
-    contenders = {OURS: lambda: compiled(feeds), THEIRS: lambda: plain.run(None, feeds)}
-    whole = interleave(contenders, options.seconds / 2, rng)
+    (whole,) = bench(artifact, against=[THEIRS], seconds=options.seconds / 2, patterns=[BACK_TO_BACK]).parts
     scheduled = apply_programs(prepared, target, schedule_with(winners, target))
     ours = OurProfile(scheduled, target, loaded.inputs, feeds)
     theirs = OnnxRuntimeProfile(loaded.reference.path, feeds, target.threads, options.work)
@@ -88,7 +84,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     calls = [(names[name.removesuffix(_PREPACKED)], taken) for (name, _), taken in zip(mine[0], seconds, strict=True)]
     kernels = zip(other[0], typical([[event["dur"] / 1e6 for event in run] for run in other]), strict=True)
     return {
-        "latency": {side: float(np.median(np.concatenate(blocks))) for side, blocks in whole.items()},
+        "latency": {side: timing.median for side, timing in zip((OURS, THEIRS), whole.timings, strict=True)},
         OURS: [[named[0], *slipstream_computation(*named), taken] for named, taken in calls],
         THEIRS: [
             [event["name"].removesuffix("_kernel_time"), *onnxruntime_computation(event), taken]
