@@ -58,12 +58,13 @@ def markdown(models: Mapping[str, Any]) -> str:
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += _times(models)
     lines += ["", "The same with the best programs that the preset's search found itself, without our defaults:", ""]
-    lines += ["| model | preset's end | ours is there | times sooner | its latency to that of our untuned model |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+    rows = []
     for model, result in models.items():
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
-        cells = [f"{end:.0f}", _seconds(result, ours), f"{end / median(ours):.1f}"]
-        lines.append(f"| {model} | {' | '.join([*cells, with_quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
+        to_untuned = with_quartiles(ratios(result, PRESET_OWN, "untuned"))
+        rows.append([model, f"{end:.0f}", _seconds(result, ours), f"{end / median(ours):.1f}", to_untuned])
+    columns = ["model", "preset's end", "ours is there", "times sooner", "its latency to that of our untuned model"]
+    lines += table(columns, rows)
     lines += ["", "### After the same time", "", _AFTER_THE_SAME_TIME, ""]
     rows = []
     for model, result in models.items():
