@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         artifact = options.sessions / model / "tuned" if options.sessions else options.work / model
         if not artifact.exists():
             slipstream.compile(f"zoo:{model}", artifact)
-        winners = EndedSession(artifact).winners() if options.sessions else {}
+        winners = EndedSession(artifact).winners if options.sessions else {}
         yield model, {"tuned": bool(options.sessions), **profile(f"zoo:{model}", artifact, winners, options)}
 
 
