@@ -58,8 +58,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     `winners` are the programs of the operators in `artifact`; those that have none run their default program.
     """
     from benchmarks.rivals.computation import onnxruntime_computation, slipstream_computation
-    from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
-    from benchmarks.rivals.our_profile import OurProfile
+    from benchmarks.rivals.profiles import OnnxRuntimeProfile, OurProfile
     from slipstream.artifact.bench import BACK_TO_BACK, bench
     from slipstream.frontends import load_model, random_inputs
     from slipstream.graph.build import apply_programs
