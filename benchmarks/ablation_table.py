@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.spread import with_range
+from benchmarks.spread import table, with_range
 from slipstream.statistics import median
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -36,21 +36,15 @@ def markdown(data: Mapping[str, Any]) -> str:
     for model, result in data.items():
         budget, half = result["budget"], result["budget"] / 2
         lines += ["", f"{model}, {budget:g} s, {_seeds(len(result['runs'][WHOLE]))}:", ""]
-        heads = [
-            f"latency after {half:g} s",
-            f"after {budget:g} s",
-            "after as many trials",
-            "trials",
-            "within 5 % after, s",
-        ]
-        lines += [f"| variant | {' | '.join(heads)} |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        rows = []
         for name, pairs in pairs_of(result).items():
             cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]
             cells.append(_spread([after_as_many(*pair) for pair in pairs]) if counted(pairs) else "")
             cells.append(", ".join(str(run["trials"]) for run, _ in pairs))
             cells.append(", ".join(_there(run, at(full, budget)) for run, full in pairs))
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            rows.append([name, *cells])
+        columns = ["variant", f"latency after {half:g} s", f"after {budget:g} s", "after as many trials", "trials"]
+        lines += table([*columns, "within 5 % after, s"], rows)
     return "\n".join(lines) + "\n"
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import RESULTS, run
+from benchmarks.spread import table
 from slipstream.cost import CostModel
 from slipstream.cost.accuracy import best_of_top, pair_accuracy
 from slipstream.cost.examples import Examples
@@ -179,19 +180,13 @@ def markdown(data: Mapping[str, Any]) -> str:
     lines = []
     for figure, title in FIGURES.items():
         lines += [f"{title}, by how many of the operator's own programs are known:", ""]
-        lines += [f"| known | {' | '.join(MODELS)} |", "| --- |" + " --- |" * len(MODELS)]
-        for seen in sorted({seen for _, seen in points}):
-            cells = [f"{points[name, seen][figure]:.3f}" for name in MODELS]
-            lines.append(f"| {seen} | {' | '.join(cells)} |")
-        lines.append("")
-    lines += [
-        "| | learning all programs, rounds of 32, s | of the last 8 rounds: median, most |",
-        "| --- | --- | --- |",
-    ]
+        rows = [[n, *(f"{points[name, n][figure]:.3f}" for name in MODELS)] for n in sorted({n for _, n in points})]
+        lines += [*table(["known", *MODELS], rows), ""]
+    rows = []
     for row in data["training"]:
-        last = row["rounds"][-8:]
-        total = f"{row['total']:.2f} ({row['examples']} programs)"
-        lines.append(f"| {row['model']} | {total} | {median(last):.3f}, {max(last):.3f} |")
+        last, total = row["rounds"][-8:], f"{row['total']:.2f} ({row['examples']} programs)"
+        rows.append([row["model"], total, f"{median(last):.3f}, {max(last):.3f}"])
+    lines += table(["", "learning all programs, rounds of 32, s", "of the last 8 rounds: median, most"], rows)
     return "\n".join(lines) + "\n"
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import SlipstreamError
-from slipstream.program.decisions import from_json
-from slipstream.program.sketch import Sketch
 from slipstream.program.space import Program
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
 from slipstream.session.history import Trial
 from slipstream.session.state_names import WINNERS
 from slipstream.session.stored_history import StoredHistory
+from slipstream.session.stored_programs import StoredPrograms
+from slipstream.store import ProgramRecord
 
 _PRELUDE = """
 import json, sys
@@ -56,10 +56,12 @@ class EndedSession:
             self.record = store.session(session)
             stored = StoredHistory.of(store, session)
             self.history = stored.history
-            self._winners = stored.saved.get(WINNERS, {})
-            self._records = {(t.slot, t.position): t for t in store.trials(session=session)}
-            sketches = {t.program.sketch for t in self._records.values()}
-            self._sketches = {digest: store.sketch(digest) for digest in sketches}
+            records, programs = list(store.trials(session=session)), StoredPrograms(store)
+            self._programs = {(t.slot, t.position): programs.get(t.operator, t.program) for t in records}
+            self._noisy = sum(trial.noisy for trial in records if math.isfinite(trial.median))
+            winners = {key: ProgramRecord(*chosen) for key, chosen in stored.saved.get(WINNERS, {}).items()}
+            self.winners = {key: programs.get(key, record) for key, record in winners.items()}
+            """The program of each operator in the compiled model."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -86,16 +88,8 @@ class EndedSession:
         known = [t for t in self.trials if t.slot in ended and (defaults or t.origin != "default")]
         return {t.operator: t for t in sorted(known, key=lambda t: t.seconds, reverse=True)}
 
-    def program(self, trial: Trial) -> Program:
-        program = self._records[trial.slot, trial.position].program
-        return Program(trial.operator, Sketch(self._sketches[program.sketch]), from_json(program.decisions))
-
-    def winners(self) -> dict[str, Program]:
-        """The program of each operator in the compiled model."""
-        return {
-            key: Program(key, Sketch(self._sketches[digest]), from_json(decisions))
-            for key, (digest, decisions) in self._winners.items()
-        }
+    def program(self, trial: Trial) -> Program | None:
+        return self._programs[trial.slot, trial.position]
 
     def curve(self) -> Iterator[tuple[float, float, int]]:
         """(seconds, sum of operators, programs that ran) by slots, from when all default programs were measured."""
@@ -108,7 +102,7 @@ class EndedSession:
             "seconds": round(self.seconds, 2),
             "finishing": round(self.finishing, 2),
             "trials": len(self.trials),
-            "noisy": sum(trial.noisy for trial in self._records.values() if math.isfinite(trial.median)),
+            "noisy": self._noisy,
             "split": {part: round(value, 3) for part, value in self.record.result["split"].items()},
             "end_to_end": self.record.result["end_to_end"],
             "curve": list(self.curve()),

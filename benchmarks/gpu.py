@@ -77,26 +77,23 @@ class Recorder:
     """Notes when phases begin, when trials end and when the model gets faster."""
 
     def __init__(self) -> None:
-        self.phases: list[tuple[str, float]] = []
-        self.trials: list[tuple[float, str, str | None]] = []
+        self.begins: dict[str, float] = {}
+        self.trials: list[float] = []
         self.curve: list[tuple[float, float]] = []
 
     def __call__(self, event: Event, snapshot: Snapshot) -> None:
         at = round(event.elapsed, 3)
-        if event.kind == "phase" and (not self.phases or self.phases[-1][0] != snapshot.phase):
-            self.phases.append((snapshot.phase, at))
+        if event.kind == "phase":
+            self.begins.setdefault(snapshot.phase, at)
         elif event.kind == "trial":
-            failure = event.data["failure"]
-            said = None if failure is None else f"{failure}: {event.data['message']}"
-            self.trials.append((at, str(event.data["origin"]), said))
+            self.trials.append(at)
         elif event.kind == "improved":
             self.curve.append((at, snapshot.latency))
 
     def rate(self) -> float:
         """Trials a second of tuning, search included."""
-        begins = dict(reversed(self.phases))
-        start, end = begins["tune"], begins.get("settle", self.trials[-1][0])
-        return sum(start < at <= end for at, _, _ in self.trials) / (end - start)
+        start, end = self.begins["tune"], self.begins.get("settle", self.trials[-1])
+        return sum(start < at <= end for at in self.trials) / (end - start)
 
 
 def tune(model: str, folder: Path, budget: float, **options: Any) -> dict[str, Any]:
@@ -113,10 +110,8 @@ def tune(model: str, folder: Path, budget: float, **options: Any) -> dict[str, A
         "latency": result.latency,
         "end_to_end": result.end_to_end,
         "split": result.split,
-        "phases": recorder.phases,
         "curve": recorder.curve,
         "operators": [asdict(operator) for operator in result.operators],
-        "trial_times": recorder.trials,
     }
 
 

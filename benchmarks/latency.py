@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import spread
 from benchmarks.rivals.sides import SIDES
 from benchmarks.runner import run
-from benchmarks.spread import with_quartiles
+from benchmarks.spread import table, with_quartiles
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
 _SIDES = (OURS, UNTUNED, *(side for side in SIDES if side != "tvm tune_relax"))
@@ -106,12 +106,11 @@ def markdown(data: Mapping[str, Any]) -> str:
         "How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"
     ]
     lines += ["over rounds. All sides are at the best of their settings that were tried.", ""]
-    lines += ["| model | ms | untuned | " + " | ".join(_HEADINGS[side] for side in named) + " |"]
-    lines += ["| --- |" + " --- |" * (len(named) + 2)]
+    rows = []
     for name, model in data.items():
         sides = model["sides"]
-        cells = [f"{1e3 * _median(sides[OURS]):.2f}", *(_cell(sides, side) for side in (UNTUNED, *named))]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        rows.append([name, f"{1e3 * _median(sides[OURS]):.2f}", *(_cell(sides, side) for side in (UNTUNED, *named))])
+    lines += table(["model", "ms", "untuned", *(_HEADINGS[side] for side in named)], rows)
     means = [_mean(data, side) for side in (UNTUNED, *named)]
     lines.append("| geometric mean | | " + " | ".join(f"{m:.2f}" if m else "" for m in means) + " |")
     for name, model in data.items():

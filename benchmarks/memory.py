@@ -1,9 +1,9 @@
 """How much memory and disk a long session takes, by trials (20 minutes).
 
 A session with the default scheduler on the operators of MobileNet v2, in one process, with a simulated measurer:
-programs are proposed and stored as usual, but not built or run. (Building and running happens in other processes; see
-`benchmarks.endurance`.) Once with the default search, for --seconds; and once with random decisions that are not
-replayed, which allows tens of thousands of trials. Other load on the machine affects the seconds only.
+programs are proposed and stored as usual, but not built or run, which other processes do. Once with the default search,
+for --seconds; and once with random decisions that are not replayed, which allows tens of thousands of trials. Other
+load on the machine affects the seconds only.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Points:
     """Watches a session and notes what it takes at every mark."""
 
     def __init__(self, marks: Sequence[int], store: Path) -> None:
-        self.marks, self.store, self.began = marks, store, time.monotonic()
+        self.marks, self.store, self.began, self.start = marks, store, time.monotonic(), resident()
         self.trials, self.found = 0, list[dict[str, float]]()
 
     def __call__(self, event: Any, snapshot: Any) -> None:
+        if event.kind == "started":
+            self.start, self.began = resident(), time.monotonic()
         self.trials += event.kind == "trial"
         if len(self.found) < len(self.marks) and self.trials >= self.marks[len(self.found)]:
             self.look()
@@ -99,14 +101,8 @@ class RandomDecisions:
 
 
 def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks.candidates import operators_of
-    from slipstream.machine.target import resolve_target
-    from slipstream.program.space import Space
-    from slipstream.session.budget import Budget
-    from slipstream.session.operator_trials import OperatorTrials
-    from slipstream.store import Store
+    import slipstream
     from slipstream.testing.measurer import SyntheticMeasurer
-    from tests.session.synthetic import begin_session, make_session
 
     class DiscardingMeasurer(SyntheticMeasurer):
         """Keeps no program, as the real measurers do."""
@@ -116,23 +112,24 @@ def run_session(search: str, options: argparse.Namespace) -> dict[str, Any]:
                 self.measured.clear()
                 yield measurement
 
-    target = resolve_target()
-    operators = {operator.key: operator for operator in operators_of(options.model, target)}
     marks = [mark for mark in MARKS if mark < options.trials] + [options.trials]
-    with TemporaryDirectory(dir=options.work) as folder, Store.open(Path(folder, "store.db")) as store:
-        settings = {"search": "diffusion", "patience_trials": _NO_END, "seed": options.seed}
-        session_id = begin_session(store, operators, **settings)
-        trials = {k: OperatorTrials(operator, Space(k, operator.func, target)) for k, operator in operators.items()}
-        start, points = resident(), Points(marks, Path(folder, "store.db"))
-        watching: Any = {"watcher": points, "stop": lambda: points.seconds > options.seconds}
-        proposer: Any = RandomDecisions() if search == "drawn" else None
-        budget = Budget(trials=options.trials)
-        ended = make_session(
-            store, session_id, DiscardingMeasurer(), budget, trials=trials, proposer=proposer, **watching
-        ).run()
+    with TemporaryDirectory(dir=options.work) as folder:
+        points = Points(marks, Path(folder, "session", "store.db"))
+        result = slipstream.tune(
+            f"zoo:{options.model}",
+            Path(folder, "session"),
+            budget=options.seconds,
+            trials=options.trials,
+            search=RandomDecisions() if search == "drawn" else search,
+            measurer=DiscardingMeasurer(),
+            seed=options.seed,
+            settings={"patience_trials": _NO_END},
+            callbacks=[points],
+        )
         if points.trials < options.trials:
             points.look()
-    return {"operators": len(operators), "start_mb": start, "ended": ended, "points": points.found}
+    found = {"operators": len(result.operators), "start_mb": points.start, "ended": result.reason}
+    return {**found, "points": points.found}
 
 
 def markdown(data: Mapping[str, Any]) -> str:
@@ -154,7 +151,6 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     for search, result in data.items():
         first, last = result["points"][0], result["points"][-1]
         more = 1e3 * (last["mb"] - first["mb"]) / max(last["trials"] - first["trials"], 1)
-        found |= {f"{search}: trials": f"{last['trials']:,.0f}", f"{search}: MB": f"{last['mb']:.0f}"}
         found[f"{search}: KB a trial"] = f"{more:.1f}"
     return found
 

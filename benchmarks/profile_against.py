@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         artifact = options.sessions / model / "tuned" if options.sessions else options.work / model
         if not artifact.exists():
             slipstream.compile(f"zoo:{model}", artifact)
-        winners = EndedSession(artifact).winners() if options.sessions else {}
+        winners = EndedSession(artifact).winners if options.sessions else {}
         yield model, {"tuned": bool(options.sessions), **profile(f"zoo:{model}", artifact, winners, options)}
 
 
@@ -58,12 +58,9 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     `winners` are the programs of the operators in `artifact`; those that have none run their default program.
     """
     from benchmarks.rivals.computation import onnxruntime_computation, slipstream_computation
-    from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
-    from benchmarks.rivals.our_profile import OurProfile
-    from slipstream.artifact.bench import interleave
-    from slipstream.artifact.loaded import load
+    from benchmarks.rivals.profiles import OnnxRuntimeProfile, OurProfile
+    from slipstream.artifact.bench import BACK_TO_BACK, bench
     from slipstream.frontends import load_model, random_inputs
-    from slipstream.frontends.onnx_run import session
     from slipstream.graph.build import apply_programs
     from slipstream.graph.describe.names import describe
     from slipstream.graph.prepare import prepare
@@ -76,9 +73,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     names = {str(g.name_hint): describe(func) for g, func in prim_funcs(prepared).items()}
     rng = np.random.default_rng(options.seed)
     feeds = random_inputs(loaded.inputs, rng)
-    compiled, plain = load(artifact, threads=target.threads), session(loaded.reference.path, threads=target.threads)
-    contenders = {OURS: lambda: compiled(feeds), THEIRS: lambda: plain.run(None, feeds)}
-    whole = interleave(contenders, options.seconds / 2, rng)
+    (whole,) = bench(artifact, against=[THEIRS], seconds=options.seconds / 2, patterns=[BACK_TO_BACK]).parts
     scheduled = apply_programs(prepared, target, schedule_with(winners, target))
     ours = OurProfile(scheduled, target, loaded.inputs, feeds)
     theirs = OnnxRuntimeProfile(loaded.reference.path, feeds, target.threads, options.work)
@@ -88,7 +83,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     calls = [(names[name.removesuffix(_PREPACKED)], taken) for (name, _), taken in zip(mine[0], seconds, strict=True)]
     kernels = zip(other[0], typical([[event["dur"] / 1e6 for event in run] for run in other]), strict=True)
     return {
-        "latency": {side: float(np.median(np.concatenate(blocks))) for side, blocks in whole.items()},
+        "latency": {side: timing.median for side, timing in zip((OURS, THEIRS), whole.timings, strict=True)},
         OURS: [[named[0], *slipstream_computation(*named), taken] for named, taken in calls],
         THEIRS: [
             [event["name"].removesuffix("_kernel_time"), *onnxruntime_computation(event), taken]

@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks import spread
-from benchmarks.spread import with_quartiles, with_range
+from benchmarks.spread import table, with_quartiles, with_range
 
 PRESET_END, PRESET_OWN = "preset end", "preset own"
 _MINUTES = (1, 3, 10)
@@ -58,37 +58,33 @@ def markdown(models: Mapping[str, Any]) -> str:
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += _times(models)
     lines += ["", "The same with the best programs that the preset's search found itself, without our defaults:", ""]
-    lines += ["| model | preset's end | ours is there | times sooner | its latency to that of our untuned model |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+    rows = []
     for model, result in models.items():
         end, ours = result["stages"][PRESET_END]["seconds"], _ours(result, PRESET_OWN)
-        cells = [f"{end:.0f}", _seconds(result, ours), f"{end / median(ours):.1f}"]
-        lines.append(f"| {model} | {' | '.join([*cells, with_quartiles(ratios(result, PRESET_OWN, 'untuned'))])} |")
+        to_untuned = with_quartiles(ratios(result, PRESET_OWN, "untuned"))
+        rows.append([model, f"{end:.0f}", _seconds(result, ours), f"{end / median(ours):.1f}", to_untuned])
+    columns = ["model", "preset's end", "ours is there", "times sooner", "its latency to that of our untuned model"]
+    lines += table(columns, rows)
     lines += ["", "### After the same time", "", _AFTER_THE_SAME_TIME, ""]
-    lines += ["| model | " + " | ".join(f"{minutes} min" for minutes in _MINUTES) + " |"]
-    lines += ["| --- |" + " --- |" * len(_MINUTES)]
+    rows = []
     for model, result in models.items():
         by_minutes = [by_process(result, minutes) for minutes in _MINUTES]
-        cells = [with_range(values) if values else "" for values in by_minutes]
-        lines.append(f"| {model} | {' | '.join(cells)} |")
+        rows.append([model, *(with_range(values) if values else "" for values in by_minutes)])
+    lines += table(["model", *(f"{minutes} min" for minutes in _MINUTES)], rows)
     for model, result in models.items():
-        lines += [
-            "",
-            f"### {model}",
-            "",
-            "| artifact | there after, s | ms | ratio to the preset's end | to ONNX Runtime |",
-        ]
-        lines += ["| --- | --- | --- | --- | --- |"]
+        rows = []
         for name, row in result["stages"].items():
             latency = 1e3 * median([block for blocks in row["blocks"] for block in blocks])
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
             cells = [with_quartiles(ratios(result, name, to)) for to in (PRESET_END, "onnxruntime")]
-            lines.append(f"| {name} | {seconds} | {latency:.2f} | {' | '.join(cells)} |")
-        lines += ["", f"### Wall clock of {model}", "", "| share, % | " + " | ".join(result["sides"]) + " |"]
-        lines += ["| --- |" + " --- |" * len(result["sides"])]
+            rows.append([name, seconds, f"{latency:.2f}", *cells])
+        columns = ["artifact", "there after, s", "ms", "ratio to the preset's end", "to ONNX Runtime"]
+        lines += ["", f"### {model}", "", *table(columns, rows)]
+        rows = []
         for part in ("search", "build", "run", "train", "schedule", "store", "compile"):
             shares = [100 * side["split"].get(part, 0.0) / side["seconds"] for side in result["sides"].values()]
-            lines.append(f"| {part} | " + " | ".join(f"{share:.1f}" for share in shares) + " |")
+            rows.append([part, *(f"{share:.1f}" for share in shares)])
+        lines += ["", f"### Wall clock of {model}", "", *table(["share, %", *result["sides"]], rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -15,11 +15,9 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import psutil
 
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
@@ -29,8 +27,9 @@ import tvm  # noqa: E402
 
 from benchmarks.candidates import pick_operators, sample_programs  # noqa: E402
 from benchmarks.runner import run  # noqa: E402
+from benchmarks.spread import table  # noqa: E402
 from slipstream.machine.target import Target, available_cores, resolve_target  # noqa: E402
-from slipstream.measure import Candidate, Engine, cpu_measurer, reference_text  # noqa: E402
+from slipstream.measure import Candidate, cpu_measurer, reference_text  # noqa: E402
 
 _LIMIT_SECONDS = 600.0
 QUICK = {"count": 3, "without_stock": True, "cores": [available_cores()]}
@@ -129,28 +128,6 @@ class Ours:
         }
 
 
-def idle_memory(measurer: Engine, count: int = 4) -> float:
-    """MB that `count` idle workers add, what they share counted once."""
-    server = measurer.server
-    before = _family_bytes(server.pid)
-    workers = [server.fork("build") for _ in range(count)]
-    for worker in workers:
-        worker.channel.send({"are you there": {}})
-        worker.channel.receive(10.0)
-    added = _family_bytes(server.pid) - before
-    for worker in workers:
-        server.discard(worker)
-    return added / 1e6
-
-
-def _family_bytes(pid: int) -> int:
-    process, total = psutil.Process(pid), 0
-    for member in [process, *process.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            total += member.memory_full_info().pss
-    return total
-
-
 def arguments(parser: argparse.ArgumentParser) -> None:
     most = available_cores()
     parser.add_argument("--count", type=int, default=64, help="programs of each operator")
@@ -198,7 +175,6 @@ def compare(count: int, seed: int, systems: tuple[str, ...]) -> dict[str, Any]:
         "start_seconds": {system: running[system].start_seconds for system in systems},
         "first_result_seconds": ours.first_result_seconds,
         "import_tvm_seconds": ours.measurer.server.facts["import_seconds"],
-        "idle_workers_mb": idle_memory(ours.measurer),
         "measured": measured,
     }
     ours.measurer.close()
@@ -215,20 +191,19 @@ def rate(result: Mapping[str, Any], system: str) -> float:
 def markdown(data: Mapping[str, Any]) -> str:
     ordered = {cores: data[cores] for cores in sorted(data, key=int)}
     kinds = list(next(iter(ordered.values()))["operators"])
-    lines = [f"| trials a second | cores | {' | '.join(kinds)} | together, with start-up |"]
-    lines += ["| --- | --- |" + " --- |" * (len(kinds) + 1)]
+    rates = []
     for cores, result in ordered.items():
         for system, measured in result["measured"].items():
-            rates = [run["trials"] / run["seconds"] for run in measured.values()]
-            cells = " | ".join(f"{value:.2f}" for value in [*rates, rate(result, system)])
-            lines.append(f"| {NAMES[system]} | {cores} | {cells} |")
-    lines += ["", "| a trial of ours, mean ms | cores | " + " | ".join(_PARTS) + " | overhead, median |"]
-    lines += ["| --- | --- |" + " --- |" * (len(_PARTS) + 1)]
-    for cores, result in ordered.items():
-        split = [f"{value:.1f}" for value in split_of(result).values()]
-        lines.append(f"| all three | {cores} | {' | '.join(split)} | {overhead(result):.1f} |")
+            each = [run["trials"] / run["seconds"] for run in measured.values()]
+            rates.append([NAMES[system], cores, *(f"{value:.2f}" for value in [*each, rate(result, system)])])
+    splits = [
+        ["all three", cores, *(f"{value:.1f}" for value in [*split_of(result).values(), overhead(result)])]
+        for cores, result in ordered.items()
+    ]
+    lines = table(["trials a second", "cores", *kinds, "together, with start-up"], rates)
+    lines += ["", *table(["a trial of ours, mean ms", "cores", *_PARTS, "overhead, median"], splits), ""]
     return "\n".join(
-        [*lines, "", "Loading is part of building, which is CPU time; as many builds run at a time as cores.", ""]
+        [*lines, "Loading is part of building, which is CPU time; as many builds run at a time as cores.", ""]
     )
 
 
@@ -253,7 +228,6 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     found |= {f"{part} ms": f"{value:.0f}" for part, value in split_of(result).items()}
     found["first result, s"] = f"{result['first_result_seconds']:.2f}"
     found["import tvm, s"] = f"{result['import_tvm_seconds']:.2f}"
-    found["4 idle workers, MB"] = f"{result['idle_workers_mb']:.0f}"
     if "patched" in result["measured"]:
         reached = rate(result, "ours") >= _AIM * rate(result, "patched")
         found["aim"] = "reached" if reached else "**not reached**"

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.latency import OURS, ratios
 from benchmarks.runner import run
-from benchmarks.spread import with_quartiles
+from benchmarks.spread import table, with_quartiles
 
 STOCK, UNTUNED = "tvm tune_relax", "tvm untuned"
 _SIDES = (OURS, STOCK, UNTUNED, "onnxruntime")
@@ -87,19 +87,16 @@ def tune_stock(model: Path, folder: Path, limits: Mapping[str, int], threads: in
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    lines = ["| model | tune_relax: tasks | trials | s | ours: trials | s | ours is faster | ours to ONNX Runtime | "]
-    lines[0] += "tune_relax to ONNX Runtime | to TVM untuned |"
-    lines += ["| --- |" + " --- |" * 9]
+    rows = []
     for name, result in data.items():
         stock, ours, sides = result["stock"], result["ours"], result["sides"]
-        cells = [f"{stock['tasks_tuned']} of {stock['tasks']}", str(stock["trials"]), f"{stock['seconds']:.0f}"]
-        cells += [str(ours["trials"]), f"{ours['seconds']:.0f}"]
-        cells += (
-            [f"{with_quartiles(ratios(sides, STOCK), 2)} times"] if _ran(sides, STOCK) else [sides[STOCK]["failed"]]
-        )
+        cells = [f"{stock['tasks_tuned']} of {stock['tasks']}", stock["trials"], f"{stock['seconds']:.0f}"]
+        cells += [ours["trials"], f"{ours['seconds']:.0f}"]
+        cells += [f"{with_quartiles(ratios(sides, STOCK), 2)} times" if _ran(sides, STOCK) else sides[STOCK]["failed"]]
         cells += [with_quartiles(ratios(sides, "onnxruntime"), 2)]
-        cells += [_against(sides, other) for other in ("onnxruntime", UNTUNED)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        rows.append([name, *cells, *(_against(sides, other) for other in ("onnxruntime", UNTUNED))])
+    columns = ["model", "tune_relax: tasks", "trials", "s", "ours: trials", "s", "ours is faster"]
+    lines = table([*columns, "ours to ONNX Runtime", "tune_relax to ONNX Runtime", "to TVM untuned"], rows)
     return "\n".join([*lines, "", "Medians and quartiles over rounds; above 1 means faster than the other."]) + "\n"
 
 

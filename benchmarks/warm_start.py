@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.runner import run
-from benchmarks.spread import AS_FAST, by_process, with_range
+from benchmarks.spread import AS_FAST, by_process, table, with_range
 
 QUICK = {
     "first": "tiny_cnn",
@@ -34,17 +34,14 @@ def markdown(data: Mapping[str, Any]) -> str:
         sessions, blocks = result["sessions"], result["blocks"]
         goal = "preset" if "preset" in sessions else next(iter(sessions))
         lines += ["", f"{name}, with {goal} for 1:", ""]
-        lines += [
-            "| session | trials | s | times shorter | sum of operators, ms | model's latency | to ONNX Runtime's |"
-        ]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        rows = []
         for side, session in sessions.items():
             to = [with_range(by_process(blocks[side], blocks[other])) for other in (goal, "onnxruntime")]
             end = f"{1e3 * session['curve'][-1][1]:.2f}" if session["curve"] else "not all measured"
             shorter = f"{sessions[goal]['seconds'] / session['seconds']:.1f}"
-            lines.append(
-                f"| {side} | {session['trials']} | {session['seconds']:.0f} | {shorter} | {end} | {' | '.join(to)} |"
-            )
+            rows.append([side, session["trials"], f"{session['seconds']:.0f}", shorter, end, *to])
+        columns = ["session", "trials", "s", "times shorter", "sum of operators, ms", "model's latency"]
+        lines += table([*columns, "to ONNX Runtime's"], rows)
     return "\n".join(lines) + "\n"
 
 

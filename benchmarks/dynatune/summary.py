@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.dynatune.calibration import inside
 from benchmarks.dynatune.replays import LABELS, Study
+from benchmarks.spread import table
 from slipstream.statistics import median, median_interval
 
 FRACTIONS = (0.01, 0.05)
@@ -111,35 +112,27 @@ def make(study: Study) -> list[Path]:
 
 def markdown(medians: Mapping[float, Times], reached: Sequence[Bar], near: Mapping[str, Mapping[str, float]]) -> str:
     """The same for people."""
-    lines = [
-        "# DynaTune on recorded curves",
-        "",
-        "| bar (within 1 %) | needed | seen | met |",
-        "| --- | --- | --- | --- |",
-    ]
+    rows = []
     for bar in reached:
-        needed = " and ".join(
-            [f"at least {bar.least:g}"] * (bar.least > 0) + [f"at most {bar.most:g}"] * (bar.most < math.inf)
-        )
-        lines.append(f"| {bar.name} | {needed} | {bar.value:.2f} | {'yes' if bar.met else '**no**'} |")
+        least, most = [f"at least {bar.least:g}"] * (bar.least > 0), [f"at most {bar.most:g}"] * (bar.most < math.inf)
+        rows.append([bar.name, " and ".join(least + most), f"{bar.value:.2f}", "yes" if bar.met else "**no**"])
+    lines = ["# DynaTune on recorded curves", "", *table(["bar (within 1 %)", "needed", "seen", "met"], rows)]
     for fraction, times in medians.items():
-        models = list(times)
+        rows = [[label, *(f"{row[policy]:.0f}" for row in times.values())] for policy, label in LABELS.items()]
         lines += ["", f"## Seconds until within {fraction:.0%} of the lowest latency", ""]
-        lines += [f"| policy | {' | '.join(models)} |", "| --- |" + " --- |" * len(models)]
-        for policy, label in LABELS.items():
-            lines.append(f"| {label} | " + " | ".join(f"{times[m][policy]:.0f}" for m in models) + " |")
-        lines += ["", "Times faster than the others, mean over models:", ""]
-        lines += [f"| | {' | '.join(LABELS[o] for o in OTHERS)} |", "| --- |" + " --- |" * len(OTHERS)]
-        for ours in OURS:
-            lines.append(f"| {LABELS[ours]} | " + " | ".join(f"{speedup(times, ours, o):.2f}" for o in OTHERS) + " |")
+        lines += [*table(["policy", *times], rows), "", "Times faster than the others, mean over models:", ""]
+        rows = [[LABELS[ours], *(f"{speedup(times, ours, other):.2f}" for other in OTHERS)] for ours in OURS]
+        lines += table(["", *(LABELS[other] for other in OTHERS)], rows)
     if near:
         lines += ["", "## How near the oracle can be", "", "Times the oracle's time to within 1 %. The informed policy"]
         lines += ["knows how the other recordings of the same operators went.", ""]
-        lines += ["| recording | informed | DynaTune | gradient |", "| --- | --- | --- | --- |"]
-        for name, row in near.items():
-            lines.append(f"| {name} | {row['informed']:.2f} | {row['dynatune']:.2f} | {row['gradient']:.2f} |")
-        means = [geometric_mean([row[p] for row in near.values()]) for p in ("informed", "dynatune", "gradient")]
-        lines.append("| geometric mean | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
+        policies = ("informed", "dynatune", "gradient")
+        means = {policy: geometric_mean([row[policy] for row in near.values()]) for policy in policies}
+        rows = [
+            [name, *(f"{row[policy]:.2f}" for policy in policies)]
+            for name, row in [*near.items(), ("geometric mean", means)]
+        ]
+        lines += table(["recording", "informed", "DynaTune", "gradient"], rows)
     return "\n".join(lines) + "\n"
 
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.sides import Run
 from slipstream.artifact.bench import BaselineError
 from slipstream.errors import MissingDependencyError
 
-_SETTINGS = {
+SETTINGS = {
     "O2": ["--iree-opt-level=O2"],
     "O3, data tiling": ["--iree-opt-level=O3", "--iree-opt-data-tiling"],
 }
 _OPSET = "17"  # the only opset its importer supports; older models are converted to it
 
 
-def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
-    return list(_SETTINGS)
-
-
-def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
+def open_iree(job: Mapping[str, Any], feeds: dict[str, Any]) -> Callable[[], list[Any]]:
     try:
         import iree.compiler
         import iree.runtime as runtime
@@ -34,7 +29,7 @@ def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
     config, options, setting = runtime.Config("local-task"), job["options"], job["setting"]
     binary = Path(options["work"], f"{setting.replace(', ', '-').replace(' ', '-')}.vmfb")
     if not binary.exists():
-        _compile(iree.compiler, Path(options["clean"]), binary, _SETTINGS[setting])
+        _compile(iree.compiler, Path(options["clean"]), binary, SETTINGS[setting])
     module = runtime.VmModule.mmap(config.vm_instance, str(binary))
     (name,) = (name for name in module.function_names if name[0] != "_" and not name.endswith("$async"))
     main = runtime.load_vm_module(module, config)[name]

@@ -6,27 +6,25 @@ The model is translated from ONNX operator by operator. Images and weights once 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals.sides import Run
-
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"
 _IMAGES = 4  # dimensions of a batch of them
 
 
-def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
+def layouts(side: str, inputs: str) -> Sequence[str]:
     """Compiling takes long, so models of images are compiled with channels last only, which has been the faster way."""
-    with np.load(options["feeds"]) as feeds:
+    with np.load(inputs) as feeds:
         if not _has_images(feeds.values()):
             return (CONTIGUOUS,)
     return (CONTIGUOUS, CHANNELS_LAST) if side == "torch" else (CHANNELS_LAST,)
 
 
-def open_side(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
+def open_torch(job: Mapping[str, Any], feeds: dict[str, Any]) -> Callable[[], list[Any]]:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job["options"]["work"], "inductor"))
     import torch
 

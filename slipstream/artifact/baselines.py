@@ -50,17 +50,6 @@ def settings_of(name: str, callers: int = 1) -> tuple[str, ...]:
     return ("",)
 
 
-def baseline(
-    name: str, manifest: Manifest, model: str | None, feeds: dict[str, Array], threads: int, setting: str = ""
-) -> Run:
-    """A function that runs the artifact's own model once on `feeds` in the runtime called `name`."""
-    check_baseline(name, manifest, model)
-    files, owner = model_files(manifest, model)
-    run = open_baseline(name, files, feeds, threads, setting)
-    del owner
-    return run
-
-
 def check_baseline(name: str, manifest: Manifest, model: str | None) -> None:
     """Raises if the runtime called `name` cannot take the artifact's model; nothing of it is imported."""
     names = GPU_NAMES if manifest.gpu else NAMES

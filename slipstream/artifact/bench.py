@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.comparison import Comparison, Part, Progress, interleave_blocks
+from slipstream.artifact.comparison import Comparison, Part, Progress
 from slipstream.artifact.contender import OURS, BaselineError
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import Manifest
-from slipstream.artifact.request_pattern import Block, RequestPattern, run_block
+from slipstream.artifact.request_pattern import RequestPattern
 from slipstream.errors import InputError
 from slipstream.machine.target import available_cores
 
-__all__ = ["BACK_TO_BACK", "OURS", "PATTERNS", "BaselineError", "BenchResult", "bench", "interleave"]
+__all__ = ["BACK_TO_BACK", "OURS", "PATTERNS", "BaselineError", "BenchResult", "bench"]
 
 BACK_TO_BACK = RequestPattern()
 PATTERNS = (BACK_TO_BACK, RequestPattern(pause=0.02))
-# Worker threads of the contender before may still be spinning.
-_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,21 +60,3 @@ def bench(
             parts.append(comparison.measure(pattern, seconds / len(patterns), rng, show))
         manifest = comparison.manifest
     return BenchResult(manifest.model, threads, tuple(parts), manifest.cpu if manifest.gpu else "")
-
-
-def interleave(
-    contenders: Mapping[str, Callable[[], Any]], seconds: float, rng: np.random.Generator
-) -> dict[str, list[list[float]]]:
-    """Functions of this process, back to back in short blocks, in turns; for each, the latencies of every block."""
-
-    def block(run: Callable[[], Any]) -> Callable[[float, int], Block]:
-        def after_a_pause(length: float, seed: int) -> Block:
-            time.sleep(_PAUSE_SECONDS)
-            return run_block(run, BACK_TO_BACK, length, seed)
-
-        return after_a_pause
-
-    blocks = interleave_blocks(
-        {name: block(run) for name, run in contenders.items()}, BACK_TO_BACK.block_seconds, seconds, rng
-    )
-    return {name: [block.latencies for block in timed] for name, timed in blocks.items()}

@@ -46,7 +46,6 @@ def store() -> None:
 @one_line_errors
 def stats(path: Path, as_json: bool) -> None:
     """Count what the store at PATH holds."""
-    import dataclasses
     import json
 
     from slipstream.store import Store
@@ -56,21 +55,22 @@ def stats(path: Path, as_json: bool) -> None:
         summary = summarise(opened)
         sessions = opened.sessions()
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(summary) | {"session_ids": [s.id for s in sessions]}, indent=1))
+        click.echo(json.dumps(summary | {"session_ids": [s.id for s in sessions]}, indent=1))
         return
-    failed = sum(summary.failures.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in summary.failures.items())
-    click.echo(f"{path}: {summary.bytes / 1e6:.1f} MB")
-    click.echo(f"models     {len(summary.models)}" + (f" ({', '.join(summary.models)})" if summary.models else ""))
-    click.echo(f"operators  {summary.operators}")
-    click.echo(f"programs   {summary.programs}")
-    click.echo(f"trials     {summary.trials}, {failed} of them failed" + (f" ({kinds})" if kinds else ""))
+    failed = sum(summary["failures"].values())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in summary["failures"].items())
+    click.echo(f"{path}: {summary['bytes'] / 1e6:.1f} MB")
+    click.echo(
+        f"models     {len(summary['models'])}" + (f" ({', '.join(summary['models'])})" if summary["models"] else "")
+    )
+    click.echo(f"operators  {summary['operators']}")
+    click.echo(f"programs   {summary['programs']}")
+    click.echo(f"trials     {summary['trials']}, {failed} of them failed" + (f" ({kinds})" if kinds else ""))
     for record in sessions:
         click.echo(f"session    {record.id}  {record.model_name}, {record.status}, {record.elapsed:.0f} s")
-    for row in summary.hardware:
-        click.echo(
-            f"hardware   {row.digest}  {row.trials} trials of {row.operators} operators, {_words(row.descriptor)}"
-        )
+    for row in summary["hardware"]:
+        counts = f"{row['trials']} trials of {row['operators']} operators"
+        click.echo(f"hardware   {row['digest']}  {counts}, {_words(row['descriptor'])}")
 
 
 @store.command()

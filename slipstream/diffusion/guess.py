@@ -18,7 +18,7 @@ from slipstream.program.decisions import Choice, Decisions, Points, Tile
 
 Array = NDArray[np.float64]
 
-_ROUNDS, _MORE_ROUNDS = 60, 30
+_ROUNDS = 60
 _SETTINGS = {
     "max_depth": 5,
     "eta": 0.15,
@@ -74,10 +74,9 @@ class Guess:
         self._booster = booster
 
     @classmethod
-    def fit(cls, rows: Sequence[Rows], seed: int, onto: Guess | None = None) -> Guess | None:
-        """Trees fitted to `rows`; or, as published, more trees `onto` those of another fit, for what they get wrong.
-
-        The search fits relatives' and own rows together: that ranks a little better.
+    def fit(cls, rows: Sequence[Rows], seed: int) -> Guess | None:
+        """Trees fitted to relatives' and own rows together. Boosting on own rows after relatives', as published, ranked
+        a little worse.
         """
         import xgboost
 
@@ -94,8 +93,7 @@ class Guess:
             return None
         data = xgboost.DMatrix(np.vstack(inputs), label=targets, weight=weights, nthread=1)
         settings = {**_SETTINGS, "seed": seed, "nthread": 1}
-        rounds, trees = (_ROUNDS, None) if onto is None else (_MORE_ROUNDS, onto._booster)
-        return cls(xgboost.train(settings, data, num_boost_round=rounds, xgb_model=trees))
+        return cls(xgboost.train(settings, data, num_boost_round=_ROUNDS))
 
     def score(self, points: Points, decisions: Sequence[Decisions]) -> Array:
         """Higher is faster; comparable within one operator."""

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,10 @@ class Machine:
     cores: int
     load: float
     gpus: list[Gpu]
-    target: str | None
-    features: list[str]
-    peak_flops: float | None
-    bandwidth: float | None
+    target: str | None = None
+    features: list[str] = field(default_factory=list)
+    peak_flops: float | None = None
+    bandwidth: float | None = None
     nvrtc: str | None = None
     gpu_target: str | None = None
     gpu_flops: float | None = None
@@ -108,15 +108,7 @@ def examine(measure: bool = True) -> Report:
         cores=available_cores(),
         load=load,
         gpus=gpus(),
-        target=probe.found.get("target"),
-        features=probe.found.get("features", []),
-        peak_flops=probe.found.get("peak_flops"),
-        bandwidth=probe.found.get("bandwidth"),
-        nvrtc=probe.found.get("nvrtc"),
-        gpu_target=probe.found.get("gpu_target"),
-        gpu_flops=probe.found.get("gpu_flops"),
-        gpu_bandwidth=probe.found.get("gpu_bandwidth"),
-        gpu_tensor_flops=probe.found.get("gpu_tensor_flops"),
+        **{name: value for name, value in probe.found.items() if name != "passed"},
     )
     problems += _check_gpu(machine)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}

@@ -90,11 +90,6 @@ class Sketch:
                 size *= math.prod(factor for factor, flag in zip(value, flags, strict=True) if flag)
         return size
 
-    @property
-    def writes_out(self) -> bool:
-        """Whether tile factors decide how much is unrolled."""
-        return any(any(flags) for flags in self._unrolled)
-
 
 def read_instructions(
     instructions: Sequence[Any], decisions: Sequence[Any], block_names: Sequence[str], form: str = ""

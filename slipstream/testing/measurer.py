@@ -7,21 +7,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement
 
 TRIAL_SECONDS = 0.25
 
 Seconds = Callable[[Candidate], float | FailureKind]
-
-
-class Clock(Protocol):
-    """Seconds since some moment."""
-
-    def now(self) -> float: ...
-
-    def advance(self, seconds: float) -> None: ...
 
 
 class SimulatedClock:
@@ -55,11 +47,9 @@ class SyntheticMeasurer:
     program that was measured, so that those of a process that is killed can be counted.
     """
 
-    def __init__(
-        self, seconds: Seconds = hashed, *, clock: Clock | None = None, pause: float = 0.0, log: Any = None
-    ) -> None:
+    def __init__(self, seconds: Seconds = hashed, *, pause: float = 0.0, log: Any = None) -> None:
         self._seconds, self._pause, self._log = seconds, pause, log
-        self.clock: Clock = clock or SimulatedClock()
+        self.clock = SimulatedClock()
         self.measured: list[Candidate] = []
 
     def measure(self, programs: Iterable[Candidate]) -> Iterator[Measurement]:

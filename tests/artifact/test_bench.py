@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from slipstream.artifact.bench import OURS, PATTERNS, BaselineError, bench, interleave
-from slipstream.artifact.comparison import Comparison, block_length
+from slipstream.artifact.bench import BACK_TO_BACK, OURS, PATTERNS, BaselineError, bench
+from slipstream.artifact.comparison import Comparison, block_length, interleave_blocks
 from slipstream.artifact.latency_statistics import ratio_of, timing_of
-from slipstream.artifact.request_pattern import Block, RequestPattern
+from slipstream.artifact.request_pattern import Block, RequestPattern, run_block
 from slipstream.errors import ArtifactError, InputError, MissingDependencyError
 from slipstream.statistics import median_ranks
 
@@ -29,12 +29,12 @@ def test_contenders_alternate_and_the_ratio_is_found() -> None:
                 order.append(name)
             time.sleep(seconds)
 
-        return run
+        return lambda length, seed: run_block(run, BACK_TO_BACK, length, seed)
 
-    blocks = interleave({OURS: contender("a", 0.002), "other": contender("b", 0.006)}, 0.1, np.random.default_rng(0))
+    contenders = {OURS: contender("a", 0.002), "other": contender("b", 0.006)}
+    timed = interleave_blocks(contenders, 0.1, 0.1, np.random.default_rng(0))
     assert order.count("a") >= 5
     assert order.count("b") >= 5
-    timed = {name: [Block(latencies, 1.0, 1.0) for latencies in found] for name, found in blocks.items()}
     ratio = ratio_of("other", timed[OURS], timed["other"])
     assert 2.0 < ratio.low <= ratio.median <= ratio.high < 3.5
 

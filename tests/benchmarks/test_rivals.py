@@ -17,8 +17,7 @@ from benchmarks.rivals.computation import (
     slipstream_computation,
 )
 from benchmarks.rivals.models import model_files
-from benchmarks.rivals.onnxruntime_profile import OnnxRuntimeProfile
-from benchmarks.rivals.our_profile import OurProfile
+from benchmarks.rivals.profiles import OnnxRuntimeProfile, OurProfile
 from benchmarks.rivals.rounds import compare
 
 SIDE = "onnxruntime"

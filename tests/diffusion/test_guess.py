@@ -43,21 +43,6 @@ def test_a_relative_teaches_and_own_measurements_correct():
     assert both > 0.85
 
 
-def test_boosting_goes_on_where_another_fit_ended():
-    held_out, own = (_rows(_operator(384, 96), count, seed, own=True) for count, seed in ((200, 5), (20, 3)))
-    before = Guess.fit([_rows(_operator(256, 128), 60, 1, own=False)], seed=0)
-    after = Guess.fit([own], seed=0, onto=before)
-    assert before is not None
-    assert after is not None
-    seconds = np.array(own.seconds)
-    wrong = [
-        np.abs(np.log(seconds.min() / seconds) - guess.score(own.points, own.decisions)).mean()
-        for guess in (before, after)
-    ]
-    assert wrong[1] < wrong[0]
-    assert pair_accuracy(after.score(held_out.points, held_out.decisions), np.array(held_out.seconds)) > 0.7
-
-
 def test_the_same_examples_give_the_same_scores():
     rows = [_rows(_operator(64, 64), 30, 1, own=True)]
     scores = [Guess.fit(rows, seed=3).score(rows[0].points, rows[0].decisions) for _ in range(2)]

@@ -134,13 +134,12 @@ def test_a_program_that_would_be_written_out_without_end_is_refused() -> None:
     found = 0
     for label in SPREAD:
         default = space(label).default
-        if default.sketch.writes_out:
-            points = space(label).points(default)
-            largest = tuple(_innermost(point) if isinstance(point, Tile) else v for point, v in _pairs(points, default))
-            if default.sketch.body_size(largest) > MOST_WRITTEN_OUT:
-                found += 1
-                with pytest.raises(IllegalDecisionError, match="copies of the innermost statement"):
-                    space(label).check(replace(default, decisions=largest))
+        points = space(label).points(default)
+        largest = tuple(_innermost(point) if isinstance(point, Tile) else v for point, v in _pairs(points, default))
+        if default.sketch.body_size(largest) > MOST_WRITTEN_OUT:
+            found += 1
+            with pytest.raises(IllegalDecisionError, match="copies of the innermost statement"):
+                space(label).check(replace(default, decisions=largest))
         space(label).check(default)
     assert found
 

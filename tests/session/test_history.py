@@ -63,7 +63,7 @@ def test_all_count_the_same(played: Any, tmp_path: Path) -> None:
         assert head[name] == figures[name] == _figures(status)[name] == getattr(live, name), name
     assert live.slots == len(report["slots"]) == sum(o["slots"] for o in report["operators"])
     assert live.trials == live.default_trials + sum(slot[3] for slot in report["slots"])
-    assert head["latency"] == status.latency == live.latency == ended.latency()
+    assert head["latency"] == status.latency == live.latency == ended.history.latency
     assert head["start"] == status.start_latency == live.start_latency
     assert (ended.history.trials, ended.history.given_slots) == (live.trials, live.slots)
     for mine, theirs, shown in zip(status.operators, live.operators, report["operators"], strict=True):

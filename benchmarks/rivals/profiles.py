@@ -1,9 +1,11 @@
-"""What each operator of a compiled model takes, measured while the whole model runs."""
+"""What each operator of a model takes while the whole model runs: in our compiled form, and in ONNX Runtime."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -48,3 +50,30 @@ class OurProfile:
         else:
             self._calls.append((str(name), time.perf_counter() - self._began))
         return 0
+
+
+class OnnxRuntimeProfile:
+    """A session of ONNX Runtime that writes its own profile into `folder`."""
+
+    def __init__(self, model: Path, feeds: dict[str, Array], threads: int, folder: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "profile")
+        self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        self._feeds = feeds
+        self._runs = 0
+
+    def run(self) -> None:
+        self._session.run(None, self._feeds)
+        self._runs += 1
+
+    def end(self) -> list[list[dict[str, Any]]]:
+        """For each run the entries of its kernels, in the order they ran."""
+        events = json.loads(Path(self._session.end_profiling()).read_text())
+        kernels = [e for e in events if e["cat"] == "Node" and e["name"].endswith("_kernel_time")]
+        each = len(kernels) // self._runs
+        return [kernels[start : start + each] for start in range(0, len(kernels), each)]
