@@ -32,14 +32,16 @@ def markdown(data: Data) -> str:
 
 
 def numbers(data: Data) -> dict[str, str]:
-    """Ratios of medians to ours and their geometric mean over models, by side, number of cores, pause and callers."""
+    """Ratios of medians to ours and their geometric mean over (un)tuned models, by side, cores, pause and callers."""
     grouped: dict[str, list[float]] = {}
     for part, row in _rows(data):
         words = f"{len(part['cores'])} cores, {pattern_text(row['pattern'])}"
+        words += ", untuned" if part["model"].endswith(" untuned") else ""
         for ratio in row["ratios"]:
             grouped.setdefault(f"{ratio['against']}, {words}", []).append(ratio["median"])
     found = {}
     for key, ratios in grouped.items():
+        found[f"models {key}"] = str(len(ratios))
         found[f"mean {key}"] = f"{geometric_mean(ratios):.2f}"
         found |= {f"least {key}": f"{min(ratios):.2f}", f"most {key}": f"{max(ratios):.2f}"}
     return found
