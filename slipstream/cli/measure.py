@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,8 @@ from slipstream.cli.options import (
     ModelArgument,
     constant_option,
     dtype_option,
+    input_data_option,
+    named_arrays,
     parse_constants,
     parse_shapes,
     rpc_options,
@@ -65,6 +68,7 @@ class _Row:
 @constant_option
 @target_option
 @dtype_option
+@input_data_option
 @threads_option
 @click.option("--operator", "prefix", default="", metavar="PREFIX", help="Only operators whose name or key begins so.")
 @rpc_options
@@ -76,6 +80,7 @@ def measure(
     constants: tuple[str, ...],
     target: str,
     dtype: str,
+    input_data: Path | None,
     threads: int | None,
     prefix: str,
     rpc: str | None,
@@ -91,6 +96,7 @@ def measure(
     from slipstream.cli.progress import stages
 
     parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
+    arrays = named_arrays(input_data)
     from slipstream.measure.choose import check_rpc
 
     check_rpc(rpc, rpc_key)
@@ -100,16 +106,16 @@ def measure(
             import_tvm_without_torch()
         from slipstream.frontends import load_model
         from slipstream.graph.operators import extract_operators
-        from slipstream.graph.prepare import prepare
+        from slipstream.graph.prepare import prepare_parts
         from slipstream.machine.target import resolve_target
 
         progress("import")
         resolved = resolve_target(target, threads, dtype)
-        loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants)
+        loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants, input_data=arrays)
         progress("prepare")
-        prepared, _ = prepare(loaded.module, resolved)
+        prepared, _ = prepare_parts(loaded, resolved)
         progress("extract")
-        operators = _chosen(extract_operators(prepared), prefix)
+        operators = _chosen(extract_operators(*prepared), prefix)
         return replace(resolved), [_as_text(operator, resolved) for operator in operators]
 
     with stages(f"measuring {model}", _STAGES) as show:

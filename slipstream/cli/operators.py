@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,8 @@ from slipstream.cli.options import (
     ModelArgument,
     constant_option,
     dtype_option,
+    input_data_option,
+    named_arrays,
     parse_constants,
     parse_shapes,
     shape_option,
@@ -27,6 +30,7 @@ _STAGES = ("import", "prepare", "extract")
 @constant_option
 @target_option
 @dtype_option
+@input_data_option
 @click.option("--families", is_flag=True, help="Show which operators share what tuning finds, and the prior of each.")
 @click.option(
     "--family-mode",
@@ -43,6 +47,7 @@ def operators(
     constants: tuple[str, ...],
     target: str,
     dtype: str,
+    input_data: Path | None,
     families: bool,
     family_mode: str,
     as_json: bool,
@@ -52,22 +57,23 @@ def operators(
     from slipstream.cli.progress import stages
 
     parsed_shapes, parsed_constants = parse_shapes(shapes), parse_constants(constants)
+    arrays = named_arrays(input_data)
 
     def work(progress: Any) -> list[dict[str, Any]]:
         if not model.endswith(".pt2"):
             import_tvm_without_torch()
         from slipstream.frontends import load_model
         from slipstream.graph.operators import extract_operators
-        from slipstream.graph.prepare import prepare
+        from slipstream.graph.prepare import prepare_parts
         from slipstream.machine.target import resolve_target
 
         progress("import")
         resolved = resolve_target(target, dtype=dtype)
-        loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants)
+        loaded = load_model(model, shapes=parsed_shapes, constants=parsed_constants, input_data=arrays)
         progress("prepare")
-        prepared, _ = prepare(loaded.module, resolved)
+        prepared, _ = prepare_parts(loaded, resolved)
         progress("extract")
-        extracted = extract_operators(prepared)
+        extracted = extract_operators(*prepared)
         rows = [_row(operator) for operator in extracted]
         return _with_families(rows, extracted, resolved, family_mode) if families else rows
 

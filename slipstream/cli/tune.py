@@ -17,8 +17,11 @@ from slipstream.cli.options import (
     ModelArgument,
     constant_option,
     dtype_option,
+    input_data_option,
+    named_arrays,
     parse_constants,
     parse_shapes,
+    partition_option,
     plugin_options,
     rpc_options,
     shape_option,
@@ -94,6 +97,8 @@ class _TuneCommand(click.Command):
 @target_option
 @dtype_option
 @threads_option
+@input_data_option
+@partition_option
 @_view_options
 @one_line_errors
 def tune_command(
@@ -101,6 +106,7 @@ def tune_command(
     output: Path,
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
+    input_data: Path | None,
     live_page: bool,
     mode: Any,
     without: str | None,
@@ -113,6 +119,7 @@ def tune_command(
     session that was killed goes on with 'slipstream resume DIR'.
     """
     parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
+    parsed["input_data"] = named_arrays(input_data)
 
     def work(watcher: Any) -> TuningResult:
         if not model.endswith(".pt2"):

@@ -12,7 +12,7 @@ import numpy as np
 from slipstream.errors import MissingDependencyError, ModelError, UnsupportedModelError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
-from slipstream.frontends.onnx_import import output_spec
+from slipstream.frontends.onnx_graph import output_spec
 
 
 class TorchReference:

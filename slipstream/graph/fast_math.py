@@ -55,3 +55,15 @@ LEGALIZERS: dict[str, Legalizer] = {
     ),
     "relax.nn.softmax": _softmax,
 }
+
+
+def has_polynomials(mod: Any) -> bool:
+    """Whether preparation turns a function of an imported module into a polynomial."""
+    found: list[Any] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, relax.Call) and getattr(value.op, "name", "") in LEGALIZERS and _is_float32(value):
+            found.append(value)
+
+    relax.analysis.post_order_visit(mod["main"], look)
+    return bool(found)
