@@ -25,6 +25,11 @@ class PartitionedExecutor(Executor):
         self._parts = list(parts)
         self._closed = False
 
+    @property
+    def compiled(self) -> list[tuple[Part, Executor]]:
+        """The parts that are compiled."""
+        return [(part, run) for part, run in self._parts if isinstance(run, Executor)]
+
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         return dense_array(spec, value)
 

@@ -44,19 +44,24 @@ class OnnxReference:
         return self.directory / "clean.onnx"
 
     def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Any]]:
-        return self._run(feeds, optimise=True)
+        return self._run("run", feeds, model=str(self.path))
 
     def outputs_without_optimisation(self, feeds: Sequence[dict[str, Array]]) -> list[list[Any]]:
         """The same computed in another way: how far the two differ is how exact the model can be."""
-        return self._run(feeds, optimise=False)
+        return self._run("run", feeds, model=str(self.path), optimise=False)
 
-    def _run(self, feeds: Sequence[dict[str, Array]], optimise: bool) -> list[list[Any]]:
+    def values(self, feeds: Sequence[dict[str, Array]], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Values of these names inside the simplified model, for each set of inputs."""
+        found = self._run("run_values", feeds, model=str(self.clean_path), names=list(names))
+        return [dict(zip(names, values, strict=True)) for values in found]
+
+    def _run(self, job: str, feeds: Sequence[dict[str, Array]], **arguments: Any) -> list[list[Any]]:
         with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
             given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
             returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
             for path, feed in zip(given, feeds, strict=True):
                 np.savez(path, **feed)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
-            sandbox.call("run", model=str(self.path), feeds=given, results=returned, optimise=optimise)
+            sandbox.call(job, feeds=given, results=returned, **arguments)
             return [read_outputs(path) for path in returned]
 
 

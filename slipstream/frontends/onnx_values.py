@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import onnx
 from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.frontends.onnx_support import DATA_DEPENDENT
+from slipstream.frontends.output_files import write_outputs
 
 # Names of element types in ONNX Runtime that are not NumPy's.
 _ELEMENTS = {"float": "float32", "double": "float64"}
@@ -83,13 +84,7 @@ def read_types(model: str, feeds: str) -> dict[str, Any]:
     """
     proto = onnx.load(model, load_external_data=False)
     inferred = {value.name: value for value in _inferred(proto)}
-    given = {value.name for value in proto.graph.output}
-    names = [name for node in proto.graph.node for name in node.output if name and name not in given]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    everything = Path(model).with_name("everything.onnx")
-    everything.write_bytes(proto.SerializeToString())
-    session = onnx_run.session(everything, optimise=False)
-    everything.unlink()
+    session = _session(model, proto, [name for node in proto.graph.node for name in node.output if name])
     found: dict[str, list[Any]] = {}
     for value in (*session.get_inputs(), *session.get_outputs()):
         shape: list[int] | None = [extent if isinstance(extent, int) else -1 for extent in value.shape]
@@ -104,6 +99,27 @@ def read_types(model: str, feeds: str) -> dict[str, Any]:
         seen = zip((value.name for value in session.get_outputs()), results, strict=True)
         _take_seen_shapes(proto.graph, found, {name: list(np.shape(array)) for name, array in seen})
     return {"values": found}
+
+
+def run_values(model: str, feeds: Sequence[str], results: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Job: run `model` on each `feeds` archive (.npz) and write the values of these `names` to `results`."""
+    session = _session(model, onnx.load(model, load_external_data=False), names)
+    for feed, result in zip(feeds, results, strict=True):
+        with np.load(feed) as archive:
+            write_outputs(result, session.run(list(names), dict(archive)))
+    return {}
+
+
+def _session(model: str, proto: onnx.ModelProto, names: Sequence[str]) -> Any:
+    """The model of a file and its message, which is changed, with these values as outputs beside its own."""
+    given = {value.name for value in (*proto.graph.input, *proto.graph.output)}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in given)
+    path = Path(model).with_name("more_outputs.onnx")
+    path.write_bytes(proto.SerializeToString())
+    try:
+        return onnx_run.session(path, optimise=False)
+    finally:
+        path.unlink()
 
 
 def _take_seen_shapes(graph: onnx.GraphProto, found: dict[str, list[Any]], seen: dict[str, list[int]]) -> None:

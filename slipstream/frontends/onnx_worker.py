@@ -25,6 +25,7 @@ from slipstream.processes.child import die_with_parent
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "prepare": onnx_clean.prepare,
     "run": onnx_run.run_files,
+    "run_values": onnx_values.run_values,
     "read_types": onnx_values.read_types,
 }
 

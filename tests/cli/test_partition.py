@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from tests.cli.forked_commands import ForkedCommands
 from tests.frontends import cut_models
@@ -22,6 +23,7 @@ def test_the_command_explains_the_cut_or_refuses_it(tmp_path: Path, forked_comma
     assert refused.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_cut_model_is_tuned_and_resumed_on_the_inputs_given(tmp_path: Path, forked_command: ForkedCommands) -> None:
     """The graph network with its last addition by a tree, so that it is cut as well."""
     proto = cut_models.graph_network()
@@ -29,10 +31,8 @@ def test_a_cut_model_is_tuned_and_resumed_on_the_inputs_given(tmp_path: Path, fo
     proto.graph.node.append(cut_models.tree("forest", "sums_above_zero", "y", 3))
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "inputs.npz", **cut_models.graph_inputs())
-    tuned = forked_command(
-        *["tune", "m.onnx", "-o", "out", "--trials", "2", "--effort", "quick", "--plain", "--input-data", "inputs.npz"],
-        cwd=tmp_path,
-    )
+    options = ["--trials", "2", "--effort", "quick", "--plain", "--input-data", "inputs.npz"]
+    tuned = forked_command("tune", "m.onnx", "-o", "out", *options, cwd=tmp_path)
     assert tuned.returncode == 0, tuned.stderr
     assert "part1, 1 nodes: ONNX Runtime (node 'forest'" in tuned.stdout
     (tmp_path / "inputs.npz").unlink()

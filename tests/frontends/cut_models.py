@@ -64,7 +64,7 @@ def detector() -> onnx.ModelProto:
         "w2": weight(2, 8, 1, 1, seed=2),
         "box_shape": np.array([1, -1, 4]),
         "score_shape": np.array([1, 2, -1]),
-        "most": np.array([5]),
+        "most": np.array([500]),
         "overlap": np.array([0.5], np.float32),
         "least": np.array([0.2], np.float32),
         "last": np.array([2]),
