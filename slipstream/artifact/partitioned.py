@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from slipstream.artifact.manifest import Part
 from slipstream.artifact.runtime import Executor, dense_array
@@ -22,13 +24,14 @@ class PartitionedExecutor(Executor):
         outputs: tuple[TensorSpec, ...],
     ) -> None:
         super().__init__(inputs, outputs)
-        self._parts = list(parts)
+        self._parts = [(part, _CompiledPart(part, run) if isinstance(run, Executor) else run) for part, run in parts]
+        self._given = [spec.name for spec in inputs]
         self._closed = False
 
     @property
     def compiled(self) -> list[tuple[Part, Executor]]:
         """The parts that are compiled."""
-        return [(part, run) for part, run in self._parts if isinstance(run, Executor)]
+        return [(part, run.executor) for part, run in self._parts if isinstance(run, _CompiledPart)]
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         return dense_array(spec, value)
@@ -36,18 +39,17 @@ class PartitionedExecutor(Executor):
     def _run(self, tensors: list[Any]) -> list[Any]:
         if self._closed:
             raise ArtifactError("the model was closed: load it again")
-        values = dict(zip((spec.name for spec in self.inputs), tensors, strict=True))
+        values = dict(zip(self._given, tensors, strict=True))
         for part, run in self._parts:
             try:
-                values.update(run.run(values) if isinstance(run, OnnxSession) else _run_compiled(part, run, values))
+                values.update(run.run(values))
             except Exception as error:
-                if isinstance(run, OnnxSession):
-                    said = str(error).strip().splitlines()[0]
-                    raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {said}") from error
-                raise
+                if isinstance(run, _CompiledPart):
+                    raise
+                said = str(error).strip().splitlines()[0]
+                raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {said}") from error
         # An output that is an input must not be the caller's own memory.
-        given = {spec.name for spec in self.inputs}
-        return [values[spec.name].copy() if spec.name in given else values[spec.name] for spec in self.outputs]
+        return [values[spec.name].copy() if spec.name in self._given else values[spec.name] for spec in self.outputs]
 
     def close(self) -> None:
         self._closed = True
@@ -55,6 +57,22 @@ class PartitionedExecutor(Executor):
             run.close()
 
 
-def _run_compiled(part: Part, run: Executor, values: dict[str, Any]) -> dict[str, Any]:
-    results = run(*(values[spec.name] for spec in part.inputs))
-    return dict(zip((spec.name for spec in part.outputs), results, strict=True))
+class _CompiledPart:
+    """A compiled part that is given values of ONNX Runtime or of other parts, which have no caller to be told of."""
+
+    def __init__(self, part: Part, executor: Executor) -> None:
+        self.part, self.executor = part, executor
+        self._inputs = [(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in part.inputs]
+        self._outputs = [spec.name for spec in part.outputs]
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        for name, shape, dtype in self._inputs:
+            # Compiled code reads as much memory as it was compiled for.
+            if values[name].shape != shape or values[name].dtype != dtype:
+                got = f"{values[name].dtype}{list(values[name].shape)}"
+                raise ArtifactError(f"{name!r} is {got}, compiled was {dtype}{list(shape)}: compile the model again")
+        results = self.executor.run_arrays([np.asarray(values[name], order="C") for name, _, _ in self._inputs])
+        return dict(zip(self._outputs, results, strict=True))
+
+    def close(self) -> None:
+        self.executor.close()

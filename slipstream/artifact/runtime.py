@@ -70,6 +70,11 @@ class Executor:
 
         return run
 
+    def run_arrays(self, arrays: list[Array]) -> list[Array]:
+        """The outputs for dense arrays of the right types and shapes, by position."""
+        tensors = [self._to_device(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
+        return [self._to_numpy(result) for result in self._run(tensors)]
+
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         raise NotImplementedError
 
@@ -113,6 +118,9 @@ class LibraryExecutor(Executor):
     def __init__(self, library: ModelLibrary, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
         super().__init__(inputs, outputs)
         self._library = library
+
+    def run_arrays(self, arrays: list[Array]) -> list[Array]:
+        return self._library.run(arrays)
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         return dense_array(spec, value)

@@ -10,8 +10,9 @@ import onnx
 
 from slipstream.frontends.onnx_values import ValueType, names_read
 
-# Below so many arithmetic operations, calling a region takes longer than what it computes.
-_FEWEST_OPERATIONS = 20_000
+# Another compiled region costs a call from Python, some 40 µs: with fewer arithmetic operations than this, being
+# compiled saves less.
+_FEWEST_OPERATIONS = 1_000_000
 # Operators that move, name or count elements: a region of nothing else is not compiled, whatever its size.
 _MOVES = frozenset(
     {

@@ -45,11 +45,17 @@ def import_graph(model: onnx.ModelProto) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
     from slipstream.frontends.onnx_converters import our_converters
+    from slipstream.tvm_bridge.native_output import quiet_native_code
     from slipstream.tvm_bridge.onnx_table import traced_import
 
     with traced_import() as trace:
         try:
-            with our_converters(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            with (
+                our_converters(),
+                quiet_native_code(),
+                contextlib.redirect_stdout(io.StringIO()),
+                warnings.catch_warnings(),
+            ):
                 warnings.simplefilter("ignore")
                 module = from_onnx(model)
         except Exception as error:

@@ -97,7 +97,7 @@ def read_types(model: str, feeds: str) -> dict[str, Any]:
         with np.load(feeds) as archive:
             results = onnx_run.run(session, dict(archive))
         seen = zip((value.name for value in session.get_outputs()), results, strict=True)
-        _take_seen_shapes(proto.graph, found, {name: list(np.shape(array)) for name, array in seen})
+        _take_seen_shapes(proto.graph, found, {n: list(a.shape) for n, a in seen if isinstance(a, np.ndarray)})
     return {"values": found}
 
 
@@ -137,7 +137,7 @@ def _take_seen_shapes(graph: onnx.GraphProto, found: dict[str, list[Any]], seen:
             continue
         if node.op_type not in DATA_DEPENDENT and all(map(is_static, inputs)):
             for name in filter(None, node.output):
-                if found[name][0].startswith("tensor("):
+                if name in seen:
                     found[name][1] = seen[name]
 
 

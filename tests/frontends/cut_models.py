@@ -136,7 +136,7 @@ def tree_between_matmuls() -> onnx.ModelProto:
         node("Add", "product bias", "y"),
     ]
     weights = {"w1": weight(64, 64), "w2": weight(64, 64, seed=1), "bias": weight(64, seed=2)}
-    return model(nodes, {"x": (T.FLOAT, [16, 64])}, {"y": T.FLOAT}, weights)
+    return model(nodes, {"x": (T.FLOAT, [256, 64])}, {"y": T.FLOAT}, weights)
 
 
 def tree_after_matmul() -> onnx.ModelProto:
@@ -173,11 +173,11 @@ def labels() -> onnx.ModelProto:
 
 def antialiasing() -> onnx.ModelProto:
     """TVM's importer has the operator but fails on this use of it."""
-    nodes, weights = body()
+    nodes, weights = body(channels=32)
     nodes += [node("Resize", "features none scales", "small", mode="linear", antialias=1, name="shrink")]
     nodes[-1].input[1] = ""
     nodes += [node("Conv", "small w1", "y")]
-    weights |= {"scales": np.array([1, 1, 0.5, 0.5], np.float32), "w1": weight(8, 8, 1, 1, seed=1)}
+    weights |= {"scales": np.array([1, 1, 0.5, 0.5], np.float32), "w1": weight(64, 32, 3, 3, seed=1)}
     return model(nodes, IMAGE, {"y": T.FLOAT}, weights)
 
 

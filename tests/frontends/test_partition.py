@@ -76,7 +76,7 @@ def test_regions_are_as_few_as_any_way_to_run_the_graph(seed: int) -> None:
     ]
     graph = cut_models.model(nodes, IMAGE, {f"v{count - 1}": T.FLOAT}, {}).graph
     # Large enough that no region is too small to be compiled.
-    types = {name: ValueType("tensor(float)", (1, 3, 128, 128)) for name in ("x", *(f"v{i}" for i in range(count)))}
+    types = {name: ValueType("tensor(float)", (1, 3, 1024, 1024)) for name in ("x", *(f"v{i}" for i in range(count)))}
     regions = cut(graph, refused, types)
     assert sorted(index for region in regions for index in region.nodes) == list(range(count))
     done: set[int] = set()
@@ -96,7 +96,7 @@ def test_regions_are_as_few_as_any_way_to_run_the_graph(seed: int) -> None:
 def test_a_small_region_joins_its_neighbours() -> None:
     nodes = [node("Relu", "x", "a"), node("NonZero", "a", "b"), node("Relu", "a", "c"), node("Add", "c c", "d")]
     graph = cut_models.model(nodes, {"x": (T.FLOAT, [4])}, {"d": T.FLOAT, "b": T.INT64}, {}).graph
-    large, small = ValueType("tensor(float)", (200, 200)), ValueType("tensor(float)", (4,))
+    large, small = ValueType("tensor(float)", (2000, 2000)), ValueType("tensor(float)", (4,))
     types = {"x": large, "a": large, "b": ValueType("tensor(int64)", (1, 4)), "c": small, "d": small}
     assert cut(graph, {1}, types) == [Region(True, (0, 2, 3)), Region(False, (1,))]
     assert cut(graph, {1, 2}, types) == [Region(True, (0,)), Region(False, (1, 2, 3))]
