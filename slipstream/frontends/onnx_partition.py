@@ -38,6 +38,7 @@ def import_parts(
     """
     graph = model.graph
     reasons = {next(filter(None, graph.node[index].output)): reason for index, reason in refused.items()}
+    _constants_to_weights(graph)
     _compute_outputs(graph, outputs)
     refused = {index: reasons[name] for index, node in enumerate(graph.node) for name in node.output if name in reasons}
     types = _types(model, directory, feeds)
@@ -69,6 +70,19 @@ def _types(model: onnx.ModelProto, directory: Path, feeds: Mapping[str, Array]) 
         np.savez(archive, **dict(feeds))  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
         values = sandbox.call("read_types", model=str(path), feeds=str(archive))["values"]
     return {name: ValueType(kind, None if shape is None else tuple(shape)) for name, (kind, shape) in values.items()}
+
+
+def _constants_to_weights(graph: onnx.GraphProto) -> None:
+    """Every part that reads a constant gets a copy of it; a node belongs to one part."""
+    for node in [node for node in graph.node if node.op_type == "Constant"]:
+        (attribute,) = node.attribute
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name == "value" or attribute.name in ("value_float", "value_floats", "value_int", "value_ints"):
+            of_type = np.float32 if attribute.name in ("value_float", "value_floats") else np.int64
+            tensor = value if attribute.name == "value" else onnx.numpy_helper.from_array(np.array(value, of_type))
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name = node.output[0]
+            graph.node.remove(node)
 
 
 def _compute_outputs(graph: onnx.GraphProto, outputs: Sequence[str]) -> None:

@@ -27,7 +27,9 @@ def _refusal(node: onnx.NodeProto, known: Collection[str]) -> str | None:
         return f"TVM cannot import {node.domain}.{node.op_type}"
     if node.op_type in DATA_DEPENDENT:
         return f"the size of a result of {node.op_type} depends on the data"
-    return None if node.op_type in known or node.op_type == "If" else f"TVM cannot import {node.op_type}"
+    if node.op_type in known or node.op_type in ("If", "Constant"):
+        return None
+    return f"TVM cannot import {node.op_type}"
 
 
 def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

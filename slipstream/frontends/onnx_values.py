@@ -18,6 +18,11 @@ from slipstream.frontends.output_files import write_outputs
 
 # Names of element types in ONNX Runtime that are not NumPy's.
 _ELEMENTS = {"float": "float32", "double": "float64"}
+# Types of elements that compiled code has.
+_COMPILED = frozenset(
+    {"bool", "bfloat16", *(f"float{bits}" for bits in (16, 32, 64))}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 # Operators whose results have sizes that are values of their inputs from the second on, or of all.
 _SIZED_BY_ALL = frozenset({"ConstantOfShape", "Range", "BlackmanWindow", "HammingWindow", "HannWindow"})
 _SIZED_BY_VALUES = _SIZED_BY_ALL | {
@@ -47,8 +52,7 @@ class ValueType:
     @property
     def is_static(self) -> bool:
         """Whether it is a tensor of numbers with a shape that does not depend on the data."""
-        numbers = self.kind.startswith("tensor(") and self.dtype not in ("string", "complex64", "complex128")
-        return numbers and self.shape is not None and -1 not in self.shape
+        return self.dtype in _COMPILED and self.shape is not None and -1 not in self.shape
 
     def spec(self, name: str) -> TensorSpec:
         return TensorSpec(name, (-1,) if self.shape is None else self.shape, self.dtype)

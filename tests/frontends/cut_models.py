@@ -171,14 +171,12 @@ def labels() -> onnx.ModelProto:
     return made
 
 
-def antialiasing() -> onnx.ModelProto:
-    """TVM's importer has the operator but fails on this use of it."""
+def axis_as_input() -> onnx.ModelProto:
+    """TVM's importer has the operator but fails on this use of it: the axis to sum along is an input."""
     nodes, weights = body(channels=32)
-    nodes += [node("Resize", "features none scales", "small", mode="linear", antialias=1, name="shrink")]
-    nodes[-1].input[1] = ""
-    nodes += [node("Conv", "small w1", "y")]
-    weights |= {"scales": np.array([1, 1, 0.5, 0.5], np.float32), "w1": weight(64, 32, 3, 3, seed=1)}
-    return model(nodes, IMAGE, {"y": T.FLOAT}, weights)
+    nodes += [node("CumSum", "features axis", "sums", name="add_up"), node("Conv", "sums w1", "y")]
+    weights |= {"w1": weight(64, 32, 3, 3, seed=1)}
+    return model(nodes, {**IMAGE, "axis": (T.INT64, [1])}, {"y": T.FLOAT}, weights)
 
 
 def graph_network() -> onnx.ModelProto:
