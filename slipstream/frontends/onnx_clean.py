@@ -238,7 +238,10 @@ def _index_limit(name: str, graph: onnx.GraphProto) -> int | None:
 
 def _is_unchanged(fixed: Path, clean: Path, feeds: Mapping[str, onnx_run.Array]) -> bool:
     """Whether ONNX Runtime's simplification, which has had bugs, changed what the model computes."""
-    before = onnx_run.run(onnx_run.session(fixed, optimise=False), feeds)
+    try:
+        before = onnx_run.run(onnx_run.session(fixed, optimise=False), feeds)
+    except ModelError:
+        return True  # the model itself cannot be run on random inputs; verification says so
     after = onnx_run.run(onnx_run.session(clean, optimise=False), feeds)
     pairs = [pair for outputs in zip(before, after, strict=True) for pair in zip_longest(*map(arrays_of, outputs))]
     return all(e is not None and a is not None and e.shape == a.shape and _close(e, a) for e, a in pairs)
