@@ -145,8 +145,9 @@ def _print_result(result: CompileResult) -> None:
         click.echo(note)
     if checked is not None:
         worst = max((output.max_relative for output in checked.outputs), default=0.0)
+        inputs = f"{checked.seeds} seeds" if checked.seeds > 1 else "the inputs given"
         click.echo(
-            f"verified against {checked.reference}: {len(checked.outputs)} output(s), {checked.seeds} seeds, "
+            f"verified against {checked.reference}: {len(checked.outputs)} output(s), {inputs}, "
             f"largest relative error {worst:.1e}"
         )
     spent = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in result.seconds.items())

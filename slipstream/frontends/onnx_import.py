@@ -18,6 +18,7 @@ from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_graph import NodeRefusedError, import_graph, known_refusals, outputs_of, refused_at
 from slipstream.frontends.onnx_partition import import_parts
 from slipstream.frontends.onnx_support import refusal_message
+from slipstream.frontends.onnx_values import drop_unused
 from slipstream.frontends.output_files import read_outputs
 
 
@@ -118,6 +119,7 @@ def load_onnx(
     del model
     inputs = tuple(TensorSpec(n, tuple(shape), dtype, limit) for n, shape, dtype, limit in prepared["inputs"])
     clean = onnx.load(str(reference.clean_path))
+    drop_unused(clean.graph)
     refused = known_refusals(clean.graph)
     module: Any = None
     parts: tuple[CompiledPart | OnnxPart, ...] = ()

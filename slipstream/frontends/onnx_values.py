@@ -171,3 +171,13 @@ def names_read(node: onnx.NodeProto) -> list[str]:
                 own.update(inner.output)
             names += [value.name for value in graph.output if value.name not in own]
     return names
+
+
+def drop_unused(graph: onnx.GraphProto) -> None:
+    """Remove nodes that no output depends on, which ONNX Runtime leaves in a model."""
+    needed = {value.name for value in graph.output}
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(names_read(node))
+    for node in [node for node in graph.node if not needed.intersection(node.output)]:
+        graph.node.remove(node)

@@ -62,6 +62,12 @@ def test_a_model_that_compiles_is_not_cut() -> None:
     assert loaded.module is not None
 
 
+def test_nodes_that_no_output_depends_on_are_dropped() -> None:
+    nodes = [node("MatMul", "x w", "y"), node("NonZero", "y", "places"), node("Cast", "places", "cast", to=T.FLOAT)]
+    loaded = load_model(cut_models.model(nodes, {"x": (T.FLOAT, [2, 4])}, {"y": T.FLOAT}, {"w": weight(4, 3)}))
+    assert loaded.parts == ()
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_regions_are_as_few_as_any_way_to_run_the_graph(seed: int) -> None:
     """On random graphs: every region has its inputs when it runs, and some path changes kind as often as there are
