@@ -22,6 +22,8 @@ from slipstream.frontends.onnx_values import ValueType, names_read
 
 # Each node that TVM's importer fails on costs another cut and another import of what changed.
 _MOST_CUTS = 32
+# Attributes of the operator Constant that are no tensors.
+_NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 
 def import_parts(
@@ -75,11 +77,12 @@ def _types(model: onnx.ModelProto, directory: Path, feeds: Mapping[str, Array]) 
 def _constants_to_weights(graph: onnx.GraphProto) -> None:
     """Every part that reads a constant gets a copy of it; a node belongs to one part."""
     for node in [node for node in graph.node if node.op_type == "Constant"]:
-        (attribute,) = node.attribute
-        value = onnx.helper.get_attribute_value(attribute)
-        if attribute.name == "value" or attribute.name in ("value_float", "value_floats", "value_int", "value_ints"):
-            of_type = np.float32 if attribute.name in ("value_float", "value_floats") else np.int64
-            tensor = value if attribute.name == "value" else onnx.numpy_helper.from_array(np.array(value, of_type))
+        value = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        tensor = value.get("value")
+        for name, of_type in _NUMBERS.items():
+            if name in value:
+                tensor = onnx.numpy_helper.from_array(np.array(value[name], of_type))
+        if isinstance(tensor, onnx.TensorProto):
             graph.initializer.add().CopyFrom(tensor)
             graph.initializer[-1].name = node.output[0]
             graph.node.remove(node)
