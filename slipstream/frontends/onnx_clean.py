@@ -20,7 +20,10 @@ from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec, random_inputs
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_padding import merge_padding
+from slipstream.frontends.onnx_rewrites import rewrite, rewrite_for_onnx_runtime
 
+# A rewritten loop may hold another one.
+_MOST_ROUNDS = 6
 # Operators that pass integers of an input on unchanged, between the input and the table it indexes.
 _KEEPS_INTEGERS = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice"}
 
@@ -31,6 +34,7 @@ def prepare(
     """Job: write `fixed.onnx` (the model with every shape known) and `clean.onnx` (importable) to `workdir`."""
     proto = _load(Path(model))
     fingerprint = _fingerprint(proto, shapes, constants)
+    _lower_versions(proto)
     _bind_constants(proto.graph, constants)
     inputs = _fix_shapes(proto.graph, shapes)
     fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
@@ -84,6 +88,17 @@ def _fingerprint(proto: onnx.ModelProto, shapes: Mapping[str, Any], constants: M
     digest.update(repr((sorted(shapes.items()), sorted(constants.items()))).encode())
     digest.update(repr([(opset.domain, opset.version) for opset in proto.opset_import]).encode())
     return digest.hexdigest()
+
+
+def _lower_versions(proto: onnx.ModelProto) -> None:
+    """Label a model that is newer than ONNX Runtime as one it reads.
+
+    Later versions have further types and attributes; a model that uses these is refused when it is loaded.
+    """
+    proto.ir_version = min(proto.ir_version, onnx_run.NEWEST_IR)
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx"):
+            opset.version = min(opset.version, onnx_run.NEWEST_OPSET)
 
 
 def _bind_constants(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> None:
@@ -166,18 +181,32 @@ def _simplify(fixed: Path, clean: Path) -> onnx.ModelProto:
     """The model with everything constant folded by ONNX Runtime; large weights are in files beside `clean`.
 
     Operators that ONNX Runtime itself expands (GroupNormalization) show their shape arithmetic only after the
-    first round, so that a second one is needed to fold it.
+    first round, so that a second one is needed to fold it. The same holds for nodes that `rewrite` replaced.
     """
-    onnx_run.session(fixed, save_to=clean)
+    try:
+        onnx_run.session(fixed, save_to=clean)
+    except ModelError:
+        refused = onnx.load(str(fixed), load_external_data=False)
+        if not rewrite_for_onnx_runtime(refused, fixed.parent):
+            raise
+        fixed.write_bytes(refused.SerializeToString())
+        onnx_run.session(fixed, save_to=clean)
     simplified = onnx.load(str(clean), load_external_data=False)
-    folded = _fold_nonzero(simplified.graph, clean.parent)
-    if folded or any(node.op_type == "Shape" for node in simplified.graph.node):
+    for again in range(_MOST_ROUNDS):
+        folded = _fold_nonzero(simplified.graph, clean.parent)
+        rewritten = rewrite(simplified, clean.parent)
+        if not rewritten and not folded and (again or not _computes_shapes(simplified.graph)):
+            break
         clean.write_bytes(simplified.SerializeToString())
-        again = clean.with_name("again.onnx")
-        onnx_run.session(clean, save_to=again)
-        simplified = onnx.load(str(again), load_external_data=False)
-        again.unlink()
+        next_round = clean.with_name(f"again{again}.onnx")
+        onnx_run.session(clean, save_to=next_round)
+        simplified = onnx.load(str(next_round), load_external_data=False)
+        next_round.unlink()
     return simplified
+
+
+def _computes_shapes(graph: onnx.GraphProto) -> bool:
+    return any(node.op_type == "Shape" for node in graph.node)
 
 
 def _fold_nonzero(graph: onnx.GraphProto, directory: Path) -> bool:
@@ -220,7 +249,10 @@ def _index_limit(name: str, graph: onnx.GraphProto) -> int | None:
 
 def _check_unchanged(fixed: Path, clean: Path, specs: tuple[TensorSpec, ...]) -> None:
     feeds = random_inputs(specs, np.random.default_rng(0))
-    before = onnx_run.run(onnx_run.session(fixed, optimise=False), feeds)
+    try:
+        before = onnx_run.run(onnx_run.session(fixed, optimise=False), feeds)
+    except ModelError:
+        return  # random inputs are invalid for the model itself; verification runs it on the user's
     after = onnx_run.run(onnx_run.session(clean, optimise=False), feeds)
     for expected, actual in zip(before, after, strict=True):
         if expected.shape != actual.shape or not _close(expected, actual):

@@ -15,6 +15,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from slipstream.frontends import onnx_recurrent
 from slipstream.frontends.onnx_resize import Resize, Upsample
 from slipstream.tvm_bridge.onnx_table import stock_converters, with_converters
 
@@ -223,6 +224,7 @@ class _LpNormalization(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
 
 
 _CONVERTERS = {
+    **onnx_recurrent.CONVERTERS,
     "Clip": _Clip,
     "Gather": _Gather,
     "Slice": _Slice,

@@ -22,6 +22,8 @@ from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_files import save
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
+# Operators of other domains with a converter; the rest of them is rewritten before the import, or refused.
+_IMPORTED = {("com.microsoft", "DynamicQuantizeLSTM")}
 # TVM gives these results of the largest possible size instead of the size the data determines.
 _DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 # Messages of the importer when a shape is computed at run time; none of them names the cause.
@@ -146,7 +148,7 @@ def _write(model: onnx.ModelProto, path: Path, disposable: bool) -> Path:
 def _explain_by_operators(path: Path, error: ModelError) -> None:
     """When ONNX Runtime refuses a model, unknown operators are the likeliest reason."""
     try:
-        unsupported = _unsupported(onnx.load(str(path), load_external_data=False))
+        unsupported = _unsupported(onnx.load(str(path), load_external_data=False), before_rewriting=True)
     except Exception:  # the file is too damaged to say more than ONNX Runtime said
         return
     if unsupported:
@@ -167,16 +169,19 @@ def _complaint(unsupported: Counter[str]) -> str:
     return f"TVM cannot import these operators: {listed}; replace them in the model, or export with another opset"
 
 
-def _unsupported(model: onnx.ModelProto) -> Counter[str]:
+def _unsupported(model: onnx.ModelProto, before_rewriting: bool = False) -> Counter[str]:
     """Operators without a converter, with how often they occur."""
     from slipstream.frontends.onnx_converters import convert_map
+    from slipstream.frontends.onnx_rewrites import REWRITES
 
     known = convert_map()
     found: Counter[str] = Counter()
     for node in _nodes(model.graph):
-        if node.domain not in _STANDARD_DOMAINS:
+        if before_rewriting and (node.domain.removeprefix("ai.onnx"), node.op_type) in REWRITES:
+            continue
+        if node.domain not in _STANDARD_DOMAINS and (node.domain, node.op_type) not in _IMPORTED:
             found[f"{node.domain}.{node.op_type}"] += 1
-        elif node.op_type not in known and node.op_type != "If":
+        elif node.op_type not in known and node.op_type not in ("If", "Constant"):
             found[node.op_type] += 1
     return found
 

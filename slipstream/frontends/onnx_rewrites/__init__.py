@@ -1,0 +1,68 @@
+"""ONNX nodes that TVM cannot import, rewritten as standard nodes that it can.
+
+The rewritten model is still an ONNX model: ONNX Runtime folds and checks it as any other, and layout conversion,
+fusion and tuning see the same operators as everywhere else. `REWRITES` has a small function for each operator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from slipstream.frontends.onnx_rewrites import attention, bodies, fused, indexing, loops, quantised, recurrent, signal
+from slipstream.frontends.onnx_rewrites.builder import Builder, Rewrite
+
+__all__ = ["REWRITES", "rewrite", "rewrite_for_onnx_runtime"]
+
+REWRITES: dict[tuple[str, str], Rewrite] = {
+    **attention.REWRITES,
+    **bodies.REWRITES,
+    **fused.REWRITES,
+    **indexing.REWRITES,
+    **loops.REWRITES,
+    **quantised.REWRITES,
+    **signal.REWRITES,
+}
+
+
+# What ONNX Runtime itself may lack, without which a model has no reference.
+_FOR_ONNX_RUNTIME: dict[tuple[str, str], Rewrite] = {**bodies.REWRITES, **recurrent.REWRITES}
+
+
+def rewrite(model: onnx.ModelProto, directory: Path) -> bool:
+    """Replace every node that `REWRITES` has; whether there was one. Weights in files are in `directory`.
+
+    Only nodes of the main graph are replaced.
+    """
+    return _apply(REWRITES, model, directory)
+
+
+def rewrite_for_onnx_runtime(model: onnx.ModelProto, directory: Path) -> bool:
+    """The same for a model that ONNX Runtime refuses."""
+    return _apply(_FOR_ONNX_RUNTIME, model, directory)
+
+
+def _apply(table: dict[tuple[str, str], Rewrite], model: onnx.ModelProto, directory: Path) -> bool:
+    builder = Builder(model, directory)
+    changed = False
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        function = table.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+        results = function(builder, node) if function is not None else None
+        if results is None:
+            builder.nodes.clear()
+            nodes.append(node)
+            continue
+        changed = True
+        nodes += builder.nodes
+        nodes += [
+            onnx.helper.make_node("Identity", [result], [output])
+            for result, output in zip(results, node.output, strict=False)
+            if output
+        ]
+        builder.nodes.clear()
+    if changed:
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    return changed
