@@ -89,11 +89,13 @@ def _emit(
     total_bias = _reshaped(bb, bb.normalize(relax.op.add(of_inputs, of_state)), [directions * width])
     product = bb.emit(relax.op.add(bb.emit(relax.op.matmul(rows, columns)), total_bias))
     tensors["projected"] = _reshaped(bb, product, [steps, batch, directions, width])
-    if kind == "gru" and not after_reset:
-        tensors["weights"] = _packed(bb, layer, _cut(bb, r, 2, 0, 2 * hidden))
-        tensors["reset_weights"] = _packed(bb, layer, _cut(bb, r, 2, 2 * hidden, width))
+    if layer.resets_state:
+        update, reset, candidate = (_cut(bb, r, 2, n * hidden, (n + 1) * hidden) for n in range(3))
+        tensors["reset_weights"] = _packed(bb, layer, [reset])
+        tensors["weights"] = _packed(bb, layer, [update, candidate])
     else:
-        tensors["weights"] = _packed(bb, layer, r)
+        gates = [_cut(bb, r, 2, n * hidden, (n + 1) * hidden) for n in range(layer.gates)]
+        tensors["weights"] = _packed(bb, layer, gates)
     for name, value in (("state", state), ("cell", cell)):
         if name == "state" or kind == "lstm":
             if value is None:
@@ -135,12 +137,14 @@ def _activations(kind: str, directions: int, attr: Any) -> tuple[str, ...]:
     return first
 
 
-def _packed(bb: Any, layer: Layer, weights: Any) -> Any:
-    """[directions, hidden, columns] as [directions, columns / tile, hidden, tile]."""
-    directions, hidden, columns = _shape(weights)
-    tile = layer.columns(columns)
-    tiles = _reshaped(bb, weights, [directions, hidden, columns // tile, tile])
-    return _permuted(bb, tiles, [0, 2, 1, 3])
+def _packed(bb: Any, layer: Layer, gates: list[Any]) -> Any:
+    """Weights of gates, each [directions, hidden, hidden], as [directions, tiles, hidden, gates * width]."""
+    width = layer.width(len(gates))
+    shape = [layer.directions, layer.hidden, layer.hidden // width, width]
+    tiles = [_permuted(bb, _reshaped(bb, gate, shape), [0, 2, 1, 3]) for gate in gates]
+    if all(isinstance(tile, ir.GenericConst) for tile in tiles):
+        return relax.const(np.concatenate([tile.value.numpy() for tile in tiles], 3))
+    return bb.emit(relax.op.concat(tiles, 3)) if len(tiles) > 1 else tiles[0]
 
 
 def _dequantised(bb: Any, weights: Any, scale: Any, zero: Any) -> Any:

@@ -1,8 +1,9 @@
 """The steps of LSTM, GRU and RNN as one program: a sequential loop over time, with the state in memory.
 
 The product of the inputs with their weights is not part of it: it is one matmul over all steps. What is left for a
-step is the product of the state with its weights, summed up in a register tile, and the gates. Directions and groups of
-sequences are independent and are distributed over the cores.
+step is the product of the state with its weights and the gates. A tile is all gates of some elements of the state: its
+sums stay in registers until the new state is computed from them. Directions and groups of sequences are independent
+and are distributed over the cores; where there is only one, the tiles of each step are.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from tvm.script.ir_builder import tirx as ir
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 DEFAULT_ACTIVATIONS = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
-# Accumulators of a tile, as elements: sequences x columns.
-_TILE = {1: 64, 2: 32, 3: 16, 4: 16}
-_MOST_SEQUENCES = 4
-_VECTOR = 16
+# Sums of a tile: 16 registers of 128 bits, 4 of 512.
+_TILE = 64
+_MOST_SEQUENCES = 2
+# With fewer bytes of weights, distributing each step over the cores takes longer than the step.
+_SHARED_BYTES = 256 << 10
+_MOST_CORES = 4
 
 
 @dataclass(frozen=True)
@@ -50,24 +53,37 @@ class Layer:
         return GATES[self.kind]
 
     @property
+    def resets_state(self) -> bool:
+        """Whether a gate is applied to the state before its product: a GRU then has two products in a step."""
+        return self.kind == "gru" and not self.linear_before_reset
+
+    @property
     def sequences(self) -> int:
         """Sequences that a core computes together; a quantised state has one scale for all."""
         if self.quantised:
             return self.batch
-        most = _MOST_SEQUENCES if self.directions * self.batch > _MOST_SEQUENCES else 1
-        return max(n for n in range(1, most + 1) if self.batch % n == 0)
+        together = _MOST_SEQUENCES if self.directions * self.batch >= 2 * _MOST_SEQUENCES else 1
+        return together if self.batch % together == 0 else 1
 
-    def columns(self, outputs: int) -> int:
-        """Columns of a register tile: how wide the rows of packed weights are."""
-        most = _TILE.get(self.sequences, 16)
-        return max(n for n in range(1, most + 1) if outputs % n == 0)
+    def width(self, gates: int) -> int:
+        """Elements of the state in a tile of so many gates."""
+        most = max(1, _TILE // (gates * min(self.sequences, _MOST_SEQUENCES)))
+        return max(n for n in range(1, most + 1) if self.hidden % n == 0)
+
+    def cores(self, tiles: int) -> int:
+        """Over how many cores the tiles of one step are distributed."""
+        alone = self.directions * self.batch == self.sequences
+        bytes_of_weights = 4 * self.gates * self.hidden * self.hidden
+        if not alone or bytes_of_weights < _SHARED_BYTES:
+            return 1
+        return max(n for n in range(1, _MOST_CORES + 1) if tiles % n == 0)
 
 
 def recurrent_steps(layer: Layer, tensors: dict[str, te.Tensor]) -> list[te.Tensor]:
     """Outputs of all steps [steps, directions, batch, hidden], the last state and, for an LSTM, the last cell.
 
     `tensors`: `projected` [steps, batch, directions, gates * hidden] (inputs times weights plus bias), `weights` and,
-    for a GRU that resets before its product, `reset_weights` [directions, columns / tile, hidden, tile], `state` and
+    for a GRU that resets before its product, `reset_weights` [directions, tiles, hidden, gates * width], `state` and
     `cell` [directions, batch, hidden]; if the layer has them `lengths` [batch], `state_bias` [directions, hidden] and
     `peepholes` [directions, 3 * hidden].
     """
@@ -78,201 +94,206 @@ def recurrent_steps(layer: Layer, tensors: dict[str, te.Tensor]) -> list[te.Tens
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         given = {name: ir.buffer_proxy(buffer) for name, buffer in zip(names, ins, strict=True)}
-        return _Program(layer, given, [ir.buffer_proxy(out) for out in outs]).build()
+        return _build(layer, given, [ir.buffer_proxy(out) for out in outs])
 
     inputs = [tensors[name] for name in names]
     made = te.extern(shapes, inputs, body, dtype=[layer.dtype] * (1 + states), name=f"{layer.kind}_steps")
     return list(made)
 
 
-class _Program:
-    def __init__(self, layer: Layer, given: dict[str, Any], outs: list[Any]) -> None:
+def _build(layer: Layer, given: dict[str, Any], outs: list[Any]) -> Any:
+    groups = layer.batch // layer.sequences
+    units = layer.directions * groups
+    with IRBuilder() as builder:
+        loop = ir.parallel if units > 1 else ir.serial
+        with loop(0, units) as unit:
+            _Unit(layer, given, outs, unit // groups, (unit % groups) * layer.sequences).all_steps()
+        return builder.get()
+
+
+Element = Callable[[int, Any], Any]
+
+
+class _Unit:
+    """All steps of one direction for some sequences, from `first` on."""
+
+    def __init__(self, layer: Layer, given: dict[str, Any], outs: list[Any], direction: Any, first: Any) -> None:
         self.layer, self.given = layer, given
-        self.outputs, self.state = outs[0], outs[1]
+        self.direction, self.first = direction, first
+        self.outputs, self.last = outs[0], outs[1]
         self.cell = outs[2] if layer.kind == "lstm" else None
-        self.lanes = max(n for n in range(1, _VECTOR + 1) if layer.hidden % n == 0)
+        self.held = layer.sequences * layer.hidden
+        # A step reads one half and writes the other.
+        self.states = self._buffer(2 * self.held)
+        self.changed = self._buffer(self.held) if layer.quantised or layer.resets_state else None
 
-    def build(self) -> Any:
-        layer = self.layer
-        groups = layer.batch // layer.sequences
-        units = layer.directions * groups
-        with IRBuilder() as builder:
-            loop = ir.parallel if units > 1 else ir.serial
-            with loop(0, units) as unit:
-                self._unit(unit // groups, (unit % groups) * layer.sequences)
-            return builder.get()
+    def _buffer(self, elements: int) -> Any:
+        return ir.buffer_proxy(ir.alloc_buffer((elements,), self.layer.dtype))
 
-    def _unit(self, direction: Any, first: Any) -> None:
-        """All steps of one direction for the sequences from `first` on."""
-        layer = self.layer
-        width = layer.gates * layer.hidden
-        gates = ir.buffer_proxy(ir.alloc_buffer((layer.sequences * width,), layer.dtype))
-        scratch = self._scratch()
+    def all_steps(self) -> None:
+        layer, d = self.layer, self.direction
         with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
-            self.state[direction, first + b, j] = self.given["state"][direction, first + b, j]
+            self.states[b * layer.hidden + j] = self.given["state"][d, self.first + b, j]
             if self.cell is not None:
-                self.cell[direction, first + b, j] = self.given["cell"][direction, first + b, j]
+                self.cell[d, self.first + b, j] = self.given["cell"][d, self.first + b, j]
         with ir.serial(0, layer.steps) as step:
-            times = [self._time(direction, first + b, step) for b in range(layer.sequences)]
+            self._step(step)
+        with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
+            self.last[d, self.first + b, j] = self.states[(layer.steps % 2) * self.held + b * layer.hidden + j]
 
-            def projected(b: int, column: Any) -> Any:
-                return self.given["projected"][times[b][0], first + b, direction, column]
+    def _step(self, step: Any) -> None:
+        layer, hidden = self.layer, self.layer.hidden
+        times = [self._time(self.first + b, step) for b in range(layer.sequences)]
 
-            def state(b: int, k: Any) -> Any:
-                return self.state[direction, first + b, k]
+        def state(b: int, k: Any) -> Any:
+            return self.states[(step % 2) * self.held + b * hidden + k]
 
-            def from_scratch(b: int, k: Any) -> Any:
-                return scratch[b * layer.hidden + k]
+        def changed(b: int, k: Any) -> Any:
+            assert self.changed is not None
+            return self.changed[b * hidden + k]
 
-            if layer.quantised:
-                self._quantise(direction, scratch)
-            source = from_scratch if layer.quantised else state
-            if layer.kind == "gru" and not layer.linear_before_reset:
-                before = 2 * layer.hidden
-                self._product("weights", before, direction, source, projected, gates, width, 0)
-                self._reset(direction, first, gates, scratch)
-                self._product("reset_weights", layer.hidden, direction, from_scratch, projected, gates, width, before)
-            else:
-                self._product("weights", width, direction, source, projected, gates, width, 0)
-            with ir.serial(0, layer.hidden // self.lanes) as outer:
-                for b in range(layer.sequences):
-                    with ir.vectorized(0, self.lanes) as inner:
-                        self._update(direction, first, b, outer * self.lanes + inner, gates, times[b])
+        def projected(b: int, column: Any) -> Any:
+            return self.given["projected"][times[b][0], self.first + b, self.direction, column]
 
-    def _scratch(self) -> Any:
+        def finish(b: int, j: Any, gates: Sequence[Any]) -> None:
+            new = self._new_state(b, j, gates, state(b, j), projected, times[b][1])
+            self._store(b, j, new, state(b, j), step, times[b])
+
+        if layer.quantised:
+            self._quantise(state)
+        if layer.resets_state:
+            self._tiles("reset_weights", [(1, state)], projected, self._reset(state))
+            # The update gate and the candidate, whose state has been reset.
+            self._tiles("weights", [(0, state), (2, changed)], projected, finish)
+        else:
+            source = changed if layer.quantised else state
+            self._tiles("weights", [(gate, source) for gate in range(layer.gates)], projected, finish)
+
+    def _tiles(
+        self,
+        weights: str,
+        gates: Sequence[tuple[int, Element]],
+        start: Element,
+        finish: Callable[[int, Any, Sequence[Any]], None],
+    ) -> None:
+        """Sum up `gates`, each with what it is a product of, and hand the sums to `finish`, tile by tile."""
         layer = self.layer
-        if layer.quantised or (layer.kind == "gru" and not layer.linear_before_reset):
-            return ir.buffer_proxy(ir.alloc_buffer((layer.sequences * layer.hidden,), layer.dtype))
-        return None
+        width = layer.width(len(gates))
+        tiles = layer.hidden // width
+        cores = layer.cores(tiles)
+        with (ir.parallel if cores > 1 else ir.serial)(0, cores) as core, ir.serial(0, tiles // cores) as own:
+            tile = core * (tiles // cores) + own
+            sums = [[self._buffer(width) for _ in gates] for _ in range(layer.sequences)]
+            for b, row in enumerate(sums):
+                for (gate, _), total in zip(gates, row, strict=True):
+                    with ir.vectorized(0, width) as c:
+                        total[c] = self._start(b, gate, tile * width + c, start)
+            with ir.serial(0, layer.hidden) as k:
+                for b, row in enumerate(sums):
+                    for number, ((_, source), total) in enumerate(zip(gates, row, strict=True)):
+                        with ir.vectorized(0, width) as c:
+                            weight = self.given[weights][self.direction, tile, k, number * width + c]
+                            total[c] = total[c] + source(b, k) * weight
+            for b, row in enumerate(sums):
+                with ir.vectorized(0, width) as c:
+                    finish(b, tile * width + c, [total[c] for total in row])
 
-    def _time(self, direction: Any, sequence: Any, step: Any) -> tuple[Any, Any]:
+    def _start(self, b: int, gate: int, j: Any, projected: Element) -> Any:
+        if self.layer.kind == "gru" and self.layer.linear_before_reset and gate == 2:
+            return self.given["state_bias"][self.direction, j]  # the input's part is added after the reset
+        return projected(b, gate * self.layer.hidden + j)
+
+    def _time(self, sequence: Any, step: Any) -> tuple[Any, Any]:
         """(the time whose input this step reads, whether the sequence is still running)."""
         layer = self.layer
-        length = self.given["lengths"][sequence] if layer.lengths else layer.steps
-        running = step < length if layer.lengths else None
-        backwards = length - 1 - step
-        if layer.lengths:
-            backwards = tirx.Select(running, backwards, step)
+        if not layer.lengths:
+            running, backwards = None, layer.steps - 1 - step
+        else:
+            running = step < self.given["lengths"][sequence]
+            backwards = tirx.Select(running, self.given["lengths"][sequence] - 1 - step, step)
         if not any(layer.reverse):
             return step, running
         if all(layer.reverse):
             return backwards, running
-        return tirx.Select(direction == 1, backwards, step), running
+        return tirx.Select(self.direction == 1, backwards, step), running
 
-    def _product(
-        self,
-        weights: str,
-        outputs: int,
-        direction: Any,
-        source: Callable[[int, Any], Any],
-        start: Callable[[int, Any], Any],
-        gates: Any,
-        width: int,
-        offset: int,
-    ) -> None:
-        """gates[offset:] = start + source x weights, `outputs` columns of them."""
+    def _reset(self, state: Element) -> Callable[[int, Any, Sequence[Any]], None]:
+        """Keeps the part of the state that a GRU's reset gate lets through."""
+
+        def finish(b: int, j: Any, gates: Sequence[Any]) -> None:
+            assert self.changed is not None
+            self.changed[b * self.layer.hidden + j] = self._activate(0, gates[0]) * state(b, j)
+
+        return finish
+
+    def _quantise(self, state: Element) -> None:
+        """Round the state to 8 bits with one scale, as `com.microsoft.DynamicQuantizeLSTM` does at every step."""
         layer = self.layer
-        columns = layer.columns(outputs)
-        after_reset = layer.kind == "gru" and layer.linear_before_reset
-        with ir.serial(0, outputs // columns) as tile:
-            sums = ir.buffer_proxy(ir.alloc_buffer((layer.sequences * columns,), layer.dtype))
-            for b in range(layer.sequences):
-                with ir.vectorized(0, columns) as c:
-                    column = tile * columns + c
-                    begin = start(b, offset + column)
-                    if after_reset:
-                        bias = self.given["state_bias"][direction, tirx.max(column - 2 * layer.hidden, 0)]
-                        begin = tirx.Select(column < 2 * layer.hidden, begin, bias)
-                    sums[b * columns + c] = begin
-            with ir.serial(0, layer.hidden) as k:
-                for b in range(layer.sequences):
-                    with ir.vectorized(0, columns) as c:
-                        weight = self.given[weights][direction, tile, k, c]
-                        sums[b * columns + c] = sums[b * columns + c] + source(b, k) * weight
-            for b in range(layer.sequences):
-                with ir.vectorized(0, columns) as c:
-                    gates[b * width + offset + tile * columns + c] = sums[b * columns + c]
+        assert self.changed is not None
 
-    def _reset(self, direction: Any, first: Any, gates: Any, scratch: Any) -> None:
-        """The part of the state that a GRU's reset gate lets through."""
+        def number(value: float) -> Any:
+            return tirx.const(value, layer.dtype)
+
+        limits, scale = self._buffer(2), self._buffer(2)
+        limits[0] = number(0)
+        limits[1] = number(0)
+        for b in range(layer.sequences):
+            with ir.serial(0, layer.hidden) as j:
+                limits[0] = tirx.min(limits[0], state(b, j))
+                limits[1] = tirx.max(limits[1], state(b, j))
+        scale[0] = tirx.Select(limits[1] == limits[0], number(1), (limits[1] - limits[0]) / number(255))
+        scale[1] = tirx.nearbyint(-limits[0] / scale[0])
+        for b in range(layer.sequences):
+            with ir.serial(0, layer.hidden) as j:
+                level = tirx.nearbyint(state(b, j) / scale[0]) + scale[1]
+                level = tirx.min(tirx.max(level, number(0)), number(255))
+                self.changed[b * layer.hidden + j] = (level - scale[1]) * scale[0]
+
+    def _new_state(self, b: int, j: Any, gates: Sequence[Any], old: Any, projected: Element, running: Any) -> Any:
+        """Element `j` of the new state of one sequence, from the sums of its gates."""
         layer = self.layer
-        with ir.serial(0, layer.hidden // self.lanes) as outer:
-            for b in range(layer.sequences):
-                with ir.vectorized(0, self.lanes) as inner:
-                    j = outer * self.lanes + inner
-                    gate = self._activate(0, gates[b * layer.gates * layer.hidden + layer.hidden + j])
-                    scratch[b * layer.hidden + j] = gate * self.state[direction, first + b, j]
-
-    def _quantise(self, direction: Any, scratch: Any) -> None:
-        """The state rounded to 8 bits with one scale, as `com.microsoft.DynamicQuantizeLSTM` does at every step."""
-        layer = self.layer
-        limits = ir.buffer_proxy(ir.alloc_buffer((2,), layer.dtype))
-        limits[0] = tirx.const(0, layer.dtype)
-        limits[1] = tirx.const(0, layer.dtype)
-        with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
-            limits[0] = tirx.min(limits[0], self.state[direction, b, j])
-            limits[1] = tirx.max(limits[1], self.state[direction, b, j])
-        scale = (limits[1] - limits[0]) / tirx.const(255, layer.dtype)
-        scale = tirx.Select(limits[1] == limits[0], tirx.const(1, layer.dtype), scale)
-        parameters = ir.buffer_proxy(ir.alloc_buffer((2,), layer.dtype))
-        parameters[0] = scale
-        parameters[1] = tirx.nearbyint(-limits[0] / parameters[0])
-        with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
-            level = tirx.nearbyint(self.state[direction, b, j] / parameters[0]) + parameters[1]
-            level = tirx.min(tirx.max(level, tirx.const(0, layer.dtype)), tirx.const(255, layer.dtype))
-            scratch[b * layer.hidden + j] = (level - parameters[1]) * parameters[0]
-
-    def _update(self, direction: Any, first: Any, b: int, j: Any, gates: Any, time: tuple[Any, Any]) -> None:
-        """The new state of element `j` of one sequence, from the sums of its gates."""
-        layer, hidden = self.layer, self.layer.hidden
-        when, running = time
-        sequence = first + b
-
-        def gate(number: int) -> Any:
-            return gates[b * layer.gates * hidden + number * hidden + j]
-
-        old = self.state[direction, sequence, j]
-        one = tirx.const(1, layer.dtype)
         if layer.kind == "rnn":
-            new = self._activate(0, gate(0))
-        elif layer.kind == "gru":
-            keep = self._activate(0, gate(0))
-            candidate = gate(2)
-            if layer.linear_before_reset:
-                candidate = (
-                    self.given["projected"][when, sequence, direction, 2 * hidden + j]
-                    + self._activate(0, gate(1)) * candidate
-                )
-            new = (one - keep) * self._activate(1, candidate) + keep * old
-        else:
-            new = self._update_cell(direction, sequence, j, gate, running)
-        shown = new
-        if running is not None:
-            shown = tirx.Select(running, new, tirx.const(0, layer.dtype))
-            new = tirx.Select(running, new, old)
-        self.outputs[when, direction, sequence, j] = shown
-        self.state[direction, sequence, j] = new
+            return self._activate(0, gates[0])
+        if layer.kind == "lstm":
+            return self._update_cell(self.first + b, j, gates, running)
+        candidate = gates[-1]
+        if layer.linear_before_reset:
+            candidate = projected(b, 2 * layer.hidden + j) + self._activate(0, gates[1]) * candidate
+        keep = self._activate(0, gates[0])
+        return (tirx.const(1, layer.dtype) - keep) * self._activate(1, candidate) + keep * old
 
-    def _update_cell(self, direction: Any, sequence: Any, j: Any, gate: Callable[[int], Any], running: Any) -> Any:
+    def _update_cell(self, sequence: Any, j: Any, gates: Sequence[Any], running: Any) -> Any:
         """Store the new cell; the new state of an LSTM."""
-        layer = self.layer
+        layer, d = self.layer, self.direction
         cell = self.cell
         assert cell is not None
-        old = cell[direction, sequence, j]
+        old = cell[d, sequence, j]
 
         def peephole(number: int, value: Any) -> Any:
             if not layer.peepholes:
                 return tirx.const(0, layer.dtype)
-            return self.given["peepholes"][direction, number * layer.hidden + j] * value
+            return self.given["peepholes"][d, number * layer.hidden + j] * value
 
-        write = self._activate(0, gate(0) + peephole(0, old))
-        keep = tirx.const(1, layer.dtype) - write if layer.coupled else self._activate(0, gate(2) + peephole(2, old))
-        new = keep * old + write * self._activate(1, gate(3))
-        cell[direction, sequence, j] = new if running is None else tirx.Select(running, new, old)
-        # The cell is read back, so that its expression is not repeated; where the sequence has ended it is unused.
-        stored = cell[direction, sequence, j]
-        show = self._activate(0, gate(1) + peephole(1, stored))
+        write = self._activate(0, gates[0] + peephole(0, old))
+        keep = tirx.const(1, layer.dtype) - write if layer.coupled else self._activate(0, gates[2] + peephole(2, old))
+        new = keep * old + write * self._activate(1, gates[3])
+        cell[d, sequence, j] = new if running is None else tirx.Select(running, new, old)
+        # Read back, so that the expression is not repeated; where the sequence has ended the result is unused.
+        stored = cell[d, sequence, j]
+        show = self._activate(0, gates[1] + peephole(1, stored))
         return show * _ACTIVATIONS[layer.activations[2]](stored, layer.dtype)
+
+    def _store(self, b: int, j: Any, new: Any, old: Any, step: Any, time: tuple[Any, Any]) -> None:
+        layer = self.layer
+        when, running = time
+        place = ((step + 1) % 2) * self.held + b * layer.hidden + j
+        if running is None:
+            self.states[place] = new
+            self.outputs[when, self.direction, self.first + b, j] = self.states[place]
+            return
+        self.states[place] = tirx.Select(running, new, old)
+        shown = tirx.Select(running, self.states[place], tirx.const(0, layer.dtype))
+        self.outputs[when, self.direction, self.first + b, j] = shown
 
     def _activate(self, number: int, value: Any) -> Any:
         layer = self.layer
