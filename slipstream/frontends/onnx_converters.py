@@ -143,7 +143,14 @@ class _Dropout(onnx_frontend.Dropout):  # type: ignore[misc]
 
     @classmethod
     def _impl_v12(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        ratio, training = inputs[1], inputs[2]
+        if training is not None and not (_is_zero(training) or _is_zero(ratio)):
+            raise NotImplementedError(f"node {attr['tvm_custom']['name']!r} is in training mode, in which it is random")
         return cls._impl_v1(bb, inputs, attr, params)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, ir.GenericConst) and not value.value.numpy().any()
 
 
 class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
@@ -220,7 +227,22 @@ class _LpNormalization(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
             norm = relax.op.sum(relax.op.abs(x), axis, keepdims=True)
         else:
             norm = relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True))
-        return relax.op.divide(x, bb.normalize(norm))
+        norm = bb.normalize(norm)
+        dtype = str(x.ty.dtype)
+        # A row of zeros stays as it is.
+        flat = bb.normalize(relax.op.equal(norm, relax.const(0, dtype)))
+        return relax.op.divide(x, bb.normalize(relax.op.where(flat, relax.const(1, dtype), norm)))
+
+
+class _CumProd(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x, axis = inputs[0], _integers(onnx_frontend.get_constant(inputs[1], params))[0]
+        backwards = attr.get("reverse", 0)
+        if backwards:
+            x = bb.normalize(relax.op.flip(x, axis))
+        x = bb.normalize(relax.op.cumprod(x, axis, exclusive=bool(attr.get("exclusive", 0))))
+        return bb.normalize(relax.op.flip(x, axis)) if backwards else x
 
 
 _CONVERTERS = {
@@ -233,6 +255,7 @@ _CONVERTERS = {
     "Pow": _Pow,
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
+    "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
     "Resize": Resize,
     "Upsample": Upsample,

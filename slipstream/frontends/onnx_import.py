@@ -159,9 +159,23 @@ def _refuse_unsupported(model: onnx.ModelProto) -> None:
     unsupported = _unsupported(model)
     if unsupported:
         raise UnsupportedModelError(_complaint(unsupported))
+    small = _small_types(model.graph)
+    if small:
+        raise UnsupportedModelError(f"the model holds tensors of type {small[0]}, which cannot be compiled")
     data_dependent = [node.op_type for node in _nodes(model.graph) if node.op_type in _DATA_DEPENDENT]
     if data_dependent:
         raise UnsupportedModelError(_data_dependent(data_dependent[0]))
+
+
+def _small_types(graph: onnx.GraphProto) -> list[str]:
+    """Floats of 8 bits and types of fewer, which TVM computes differently or not at all."""
+    types = {tensor.data_type for tensor in graph.initializer}
+    types |= {value.type.tensor_type.elem_type for value in [*graph.input, *graph.output, *graph.value_info]}
+    types |= {a.i for node in _nodes(graph) if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
+    names = [onnx.TensorProto.DataType.Name(type_) for type_ in sorted(types)]
+    return [
+        name.lower() for name in names if name.startswith("FLOAT8") or name.endswith(("INT4", "INT2", "FLOAT4E2M1"))
+    ]
 
 
 def _complaint(unsupported: Counter[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -25,6 +25,17 @@ def _silu(x: te.Tensor) -> te.Tensor:
 
 def _gelu(x: te.Tensor) -> te.Tensor:
     return topi.multiply(topi.multiply(x, 0.5), topi.add(topi.fast_erf(topi.multiply(x, 0.5**0.5)), 1.0))
+
+
+def _erf(x: te.Tensor) -> te.Tensor:
+    """erf of other types than float32: LLVM has none, so that of float64 is the C library's."""
+    if x.dtype == "float64":
+        return te.compute(x.shape, lambda *i: tirx.call_pure_extern("float64", "erf", x(*i)), name="erf")
+    return topi.cast(topi.fast_erf(topi.cast(x, "float32")), x.dtype)
+
+
+def _exact_gelu(x: te.Tensor) -> te.Tensor:
+    return topi.multiply(topi.multiply(x, 0.5), topi.add(_erf(topi.multiply(x, 0.5**0.5)), 1.0))
 
 
 def _elementwise(fast: Callable[[te.Tensor], te.Tensor], exact: Callable[[te.Tensor], te.Tensor]) -> Legalizer:
@@ -46,12 +57,9 @@ def _is_float32(call: Any) -> bool:
 LEGALIZERS: dict[str, Legalizer] = {
     "relax.exp": _elementwise(topi.fast_exp, topi.exp),
     "relax.tanh": _elementwise(topi.fast_tanh, topi.tanh),
-    "relax.erf": _elementwise(topi.fast_erf, topi.erf),
+    "relax.erf": _elementwise(topi.fast_erf, _erf),
     "relax.sigmoid": _elementwise(_sigmoid, topi.sigmoid),
     "relax.nn.silu": _elementwise(_silu, lambda x: topi.multiply(x, topi.sigmoid(x))),
-    "relax.nn.gelu": _elementwise(
-        _gelu,
-        lambda x: topi.multiply(topi.multiply(x, 0.5), topi.add(topi.erf(topi.multiply(x, 0.5**0.5)), 1.0)),
-    ),
+    "relax.nn.gelu": _elementwise(_gelu, _exact_gelu),
     "relax.nn.softmax": _softmax,
 }

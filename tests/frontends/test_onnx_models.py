@@ -558,7 +558,7 @@ def region_of_interest() -> onnx.ModelProto:
     return model(nodes, IMAGE, "y", 16, weights)
 
 
-@refuses(UnsupportedModelError, "Resize with antialiasing")
+@compiles
 def antialiasing() -> onnx.ModelProto:
     nodes = [node("Resize", "x - scales", "y", mode="linear", antialias=1)]
     return model(nodes, IMAGE, "y", 18, {"scales": np.array([1, 1, 0.5, 0.5], np.float32)})

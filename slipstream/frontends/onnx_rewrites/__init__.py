@@ -10,7 +10,17 @@ from pathlib import Path
 
 import onnx
 
-from slipstream.frontends.onnx_rewrites import attention, bodies, fused, indexing, loops, quantised, recurrent, signal
+from slipstream.frontends.onnx_rewrites import (
+    attention,
+    bodies,
+    fused,
+    indexing,
+    loops,
+    normalisation,
+    quantised,
+    recurrent,
+    signal,
+)
 from slipstream.frontends.onnx_rewrites.builder import Builder, Rewrite
 
 __all__ = ["REWRITES", "rewrite", "rewrite_for_onnx_runtime"]
@@ -21,6 +31,7 @@ REWRITES: dict[tuple[str, str], Rewrite] = {
     **fused.REWRITES,
     **indexing.REWRITES,
     **loops.REWRITES,
+    **normalisation.REWRITES,
     **quantised.REWRITES,
     **signal.REWRITES,
 }
@@ -40,7 +51,10 @@ def rewrite(model: onnx.ModelProto, directory: Path) -> bool:
 
 def rewrite_for_onnx_runtime(model: onnx.ModelProto, directory: Path) -> bool:
     """The same for a model that ONNX Runtime refuses."""
-    return _apply(_FOR_ONNX_RUNTIME, model, directory)
+    changed = False
+    while _apply(_FOR_ONNX_RUNTIME, model, directory):
+        changed = True
+    return changed
 
 
 def _apply(table: dict[tuple[str, str], Rewrite], model: onnx.ModelProto, directory: Path) -> bool:
