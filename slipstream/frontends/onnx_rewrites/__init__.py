@@ -65,17 +65,14 @@ def _apply(table: dict[tuple[str, str], Rewrite], model: onnx.ModelProto, direct
         function = table.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
         results = function(builder, node) if function is not None else None
         if results is None:
-            builder.nodes.clear()
-            nodes.append(node)
-            continue
-        changed = True
-        nodes += builder.nodes
-        nodes += [
-            onnx.helper.make_node("Identity", [result], [output])
-            for result, output in zip(results, node.output, strict=False)
-            if output
-        ]
+            made = [node]
+        else:
+            changed = True
+            named = zip(results, node.output, strict=False)
+            made = [*builder.nodes, *(onnx.helper.make_node("Identity", [a], [b]) for a, b in named if b)]
         builder.nodes.clear()
+        builder.before += made
+        nodes += made
     if changed:
         del model.graph.node[:]
         model.graph.node.extend(nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import onnx
 from slipstream.errors import UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
+# Constants of this many elements may be shapes; larger ones only have one.
+_SMALL = 64
 
 
 class Builder:
@@ -26,6 +28,8 @@ class Builder:
         self.versions = {opset.domain.removeprefix("ai.onnx"): opset.version for opset in model.opset_import}
         self.opset = self.versions.get("", 17)
         self.nodes: list[onnx.NodeProto] = []
+        # Nodes before the present one whose results may be of unknown shape yet.
+        self.before: list[onnx.NodeProto] = []
         self._directory = str(directory)
         self._constants = {tensor.name: tensor for tensor in self.graph.initializer}
         self._types = _types(model)
@@ -61,11 +65,36 @@ class Builder:
         """The static shape of a value, if it is known."""
         if name in self._constants:
             return tuple(self._constants[name].dims)
-        type_ = self._types.get(name)
-        if type_ is None or not type_.HasField("shape"):
-            return None
-        extents = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in type_.shape.dim)
-        return None if -1 in extents else extents
+        found = _extents(self._types.get(name))
+        if found is None and self.before:
+            self._infer()
+            found = _extents(self._types.get(name))
+        return found
+
+    def _infer(self) -> None:
+        """Infer the types of what the nodes before this one compute."""
+        nodes = [_with_known_shapes(node) for node in self.before]
+        self.before = []
+        made = {output for node in nodes for output in node.output}
+        given = {name for node in nodes for name in node.input if name} - made
+        small = [self._constants[name] for name in given if self._is_small(name)]
+        inputs = [onnx.helper.make_value_info(name, self.type_of(name)) for name in given if not self._is_small(name)]
+        outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in made if name]
+        graph = onnx.helper.make_graph(nodes, "before", inputs, outputs, small)
+        versions = {domain: number for domain, number in self.versions.items() if domain}
+        opsets = [onnx.helper.make_opsetid(*one) for one in [("", self.opset), *versions.items()]]
+        model = onnx.helper.make_model(graph, opset_imports=opsets)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        except Exception:  # an operator that ONNX does not define
+            return
+        for value in [*inferred.graph.output, *inferred.graph.value_info]:
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+                self._types[value.name] = value.type.tensor_type
+
+    def _is_small(self, name: str) -> bool:
+        tensor = self._constants.get(name)
+        return tensor is not None and np.prod(tensor.dims, initial=1) <= _SMALL and not tensor.external_data
 
     def static_shape(self, node: onnx.NodeProto, position: int = 0) -> tuple[int, ...]:
         found = self.shape(node.input[position])
@@ -153,7 +182,25 @@ def refusal(node: onnx.NodeProto, why: str) -> UnsupportedModelError:
     return UnsupportedModelError(f"the {name} cannot be compiled: {why}")
 
 
-def _types(model: onnx.ModelProto) -> Mapping[str, Any]:
+def _with_known_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node of ONNX's with results of the same shapes, in the place of one of ONNX Runtime's own."""
+    if node.op_type == "LayerNormalization":  # ONNX's since opset 17
+        return onnx.helper.make_node("Identity", node.input[:1], node.output[:1])
+    if node.op_type == "DynamicQuantizeLSTM":
+        lstm = onnx.helper.make_node("LSTM", node.input[:3], node.output)
+        lstm.attribute.extend(each for each in node.attribute if each.name in ("hidden_size", "direction"))
+        return lstm
+    return node
+
+
+def _extents(type_: Any) -> tuple[int, ...] | None:
+    if type_ is None or not type_.HasField("shape"):
+        return None
+    extents = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in type_.shape.dim)
+    return None if -1 in extents else extents
+
+
+def _types(model: onnx.ModelProto) -> dict[str, Any]:
     """Tensor types by name: what the file says (ONNX Runtime writes them all), else what ONNX infers."""
     values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
     known = {value.name: value.type.tensor_type for value in values if value.type.HasField("tensor_type")}

@@ -148,6 +148,25 @@ def _qlinear_matmul(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     return [_requantised(g, sums, scale, y_zero, y_zero)]
 
 
+def _qgemm(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
+    a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero = inputs_of(node, 9)
+    attributes = attributes_of(node)
+    a_shape, b_shape = g.static_shape(node), g.static_shape(node, 3)
+    if attributes.get("transA", 0):
+        a, a_shape = g.transpose(a, 1, 0), a_shape[::-1]
+    if attributes.get("transB", 0):
+        known = g.value(b)
+        b = g.transpose(b, 1, 0) if known is None else g.constant(known.T.copy())
+        b_shape = b_shape[::-1]
+    sums = _matmul_sums(g, a, b, a_zero, b_zero, (a_shape, b_shape))
+    if bias:
+        sums = g.op("Add", sums, bias)
+    scale = g.op("Mul", g.op("Mul", a_scale, b_scale), g.constant(attributes.get("alpha", 1.0), np.float32))
+    if not y_scale:
+        return [g.op("Mul", g.cast(sums, np.float32), scale)]
+    return [_requantised(g, g.cast(sums, np.float32), g.op("Div", scale, y_scale), y_zero, y_zero)]
+
+
 def _dequantised(g: Builder, value: str, scale: str, zero: str) -> str:
     return str(g.op("Mul", _levels(g, value, zero), scale))
 
@@ -195,9 +214,8 @@ def _dynamic_quantize(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
 
 def _dynamic(g: Builder, x: str) -> tuple[str, str, str]:
     """(levels as float32, scale, zero point as float32) of a tensor in 8 bits, zero being a level."""
-    rank = len(g.shape(x) or ())
     zero = g.constant(0.0, np.float32)
-    low, high = (g.reduce(kind, x, list(range(rank)), keepdims=False) for kind in ("ReduceMin", "ReduceMax"))
+    low, high = (g.op(kind, x, keepdims=0) for kind in ("ReduceMin", "ReduceMax"))
     low, high = g.op("Min", low, zero), g.op("Max", high, zero)
     scale = g.op("Div", g.op("Sub", high, low), g.constant(255.0, np.float32))
     scale = g.op("Where", g.op("Equal", scale, zero), g.constant(1.0, np.float32), scale)
@@ -233,6 +251,7 @@ REWRITES: dict[tuple[str, str], Rewrite] = {
     ("", "DynamicQuantizeLinear"): _dynamic_quantize,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
+    (MICROSOFT, "QGemm"): _qgemm,
     (MICROSOFT, "QLinearAdd"): _binary("Add"),
     (MICROSOFT, "QLinearMul"): _binary("Mul"),
     (MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
