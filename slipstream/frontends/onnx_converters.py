@@ -164,7 +164,25 @@ class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
             exponent = relax.const(exponent.value.numpy().astype(dtype))
         elif str(exponent.ty.dtype) != dtype:
             exponent = bb.normalize(relax.op.astype(exponent, dtype))
+        if "int" in dtype:  # TVM has powers of floats alone
+            base, exponent = (bb.normalize(relax.op.astype(one, "float64")) for one in (base, exponent))
+            return relax.op.astype(bb.normalize(relax.op.power(base, exponent)), dtype)
         return super()._impl_v7(bb, [base, exponent], attr, params)
+
+
+class _IsInf(onnx_frontend.IsInf):  # type: ignore[misc]
+    """Infinities of one sign, if the node says so."""
+
+    @classmethod
+    def _impl_v10(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x = inputs[0]
+        found = bb.normalize(relax.op.isinf(x))
+        zero = relax.const(0, str(x.ty.dtype))
+        if not attr.get("detect_positive", 1):
+            found = bb.normalize(relax.op.logical_and(found, bb.normalize(relax.op.less(x, zero))))
+        if not attr.get("detect_negative", 1):
+            found = bb.normalize(relax.op.logical_and(found, bb.normalize(relax.op.greater(x, zero))))
+        return found
 
 
 class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
@@ -252,6 +270,7 @@ _CONVERTERS = {
     "Slice": _Slice,
     "Concat": _Concat,
     "Dropout": _Dropout,
+    "IsInf": _IsInf,
     "Pow": _Pow,
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
