@@ -1,14 +1,14 @@
-"""LSTM, GRU, RNN and `com.microsoft.DynamicQuantizeLSTM`: one matmul over all steps, then `recurrent_steps`."""
+"""ONNX's LSTM, GRU and RNN, and `com.microsoft.DynamicQuantizeLSTM`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from tvm import ir, relax
+from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from slipstream.frontends.recurrent_steps import ACTIVATIONS, DEFAULT_ACTIVATIONS, GATES, Layer, recurrent_steps
+from slipstream.frontends.recurrent_layer import emit_layer, permuted, reshaped, shape_of
+from slipstream.frontends.recurrent_steps import ACTIVATIONS, DEFAULT_ACTIVATIONS, GATES, Layer
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -18,7 +18,7 @@ def _recurrent(kind: str) -> type:
         @classmethod
         def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
             x, w, r, bias, lengths, state, cell, peepholes = _padded(inputs, 8)
-            w, r = _permuted(bb, w, [0, 2, 1]), _permuted(bb, r, [0, 2, 1])
+            w, r = permuted(bb, w, [0, 2, 1]), permuted(bb, r, [0, 2, 1])
             return _emit(bb, kind, attr, x, w, r, bias, lengths, state, cell, peepholes)
 
     return Recurrent
@@ -56,9 +56,9 @@ def _emit(
     """The node's outputs. `w` [directions, inputs, gates * hidden] and `r` [directions, hidden, gates * hidden]."""
     batch_first = bool(attr.get("layout", 0))
     if batch_first:
-        x = _permuted(bb, x, [1, 0, 2])
-    steps, batch, inputs = _shape(x)
-    directions, hidden, width = _shape(r)
+        x, state, cell = (None if value is None else permuted(bb, value, [1, 0, 2]) for value in (x, state, cell))
+    steps, batch, _ = shape_of(x)
+    directions, hidden, _ = shape_of(r)
     layer = Layer(
         kind,
         steps,
@@ -74,50 +74,11 @@ def _emit(
         lengths=lengths is not None,
         quantised=quantised,
     )
-    if bias is None:
-        bias = relax.const(np.zeros((directions, 2 * width), layer.dtype))
-    of_inputs, of_state = (_cut(bb, bias, 1, n * width, (n + 1) * width) for n in range(2))
-    tensors: dict[str, Any] = {}
-    after_reset = kind == "gru" and layer.linear_before_reset
-    if after_reset:
-        tensors["state_bias"] = _cut(bb, of_state, 1, 2 * hidden, width)
-        zeros = relax.const(np.zeros((directions, hidden), layer.dtype))
-        of_state = bb.normalize(relax.op.concat([_cut(bb, of_state, 1, 0, 2 * hidden), zeros], 1))
-    # All directions and steps in one product.
-    rows = _reshaped(bb, x, [steps * batch, inputs])
-    columns = _reshaped(bb, _permuted(bb, w, [1, 0, 2]), [inputs, directions * width])
-    total_bias = _reshaped(bb, bb.normalize(relax.op.add(of_inputs, of_state)), [directions * width])
-    product = bb.emit(relax.op.add(bb.emit(relax.op.matmul(rows, columns)), total_bias))
-    tensors["projected"] = _reshaped(bb, product, [steps, batch, directions, width])
-    if layer.resets_state:
-        update, reset, candidate = (_cut(bb, r, 2, n * hidden, (n + 1) * hidden) for n in range(3))
-        tensors["reset_weights"] = _packed(bb, layer, [reset])
-        tensors["weights"] = _packed(bb, layer, [update, candidate])
-    else:
-        gates = [_cut(bb, r, 2, n * hidden, (n + 1) * hidden) for n in range(layer.gates)]
-        tensors["weights"] = _packed(bb, layer, gates)
-    for name, value in (("state", state), ("cell", cell)):
-        if name == "state" or kind == "lstm":
-            if value is None:
-                value = relax.const(np.zeros((directions, batch, hidden), layer.dtype))
-            elif batch_first:
-                value = _permuted(bb, value, [1, 0, 2])
-            tensors[name] = value
-    if lengths is not None:
-        tensors["lengths"] = lengths
-    if peepholes is not None:
-        tensors["peepholes"] = peepholes
-    names = list(tensors)
-    made = bb.emit_te(
-        lambda *given: recurrent_steps(layer, dict(zip(names, given, strict=True))),
-        *tensors.values(),
-        primfunc_name_hint=f"{kind}_steps",
-    )
-    results = [bb.emit(relax.TupleGetItem(made, i)) for i in range(2 + (kind == "lstm"))]
+    results = emit_layer(bb, layer, x, w, r, bias, lengths=lengths, state=state, cell=cell, peepholes=peepholes)
     if batch_first:
         results = [
-            _permuted(bb, results[0], [2, 0, 1, 3]),
-            *(_permuted(bb, result, [1, 0, 2]) for result in results[1:]),
+            permuted(bb, results[0], [2, 0, 1, 3]),
+            *(permuted(bb, result, [1, 0, 2]) for result in results[1:]),
         ]
     return relax.Tuple(results)
 
@@ -137,22 +98,12 @@ def _activations(kind: str, directions: int, attr: Any) -> tuple[str, ...]:
     return first
 
 
-def _packed(bb: Any, layer: Layer, gates: list[Any]) -> Any:
-    """Weights of gates, each [directions, hidden, hidden], as [directions, tiles, hidden, gates * width]."""
-    width = layer.width(len(gates))
-    shape = [layer.directions, layer.hidden, layer.hidden // width, width]
-    tiles = [_permuted(bb, _reshaped(bb, gate, shape), [0, 2, 1, 3]) for gate in gates]
-    if all(isinstance(tile, ir.GenericConst) for tile in tiles):
-        return relax.const(np.concatenate([tile.value.numpy() for tile in tiles], 3))
-    return bb.emit(relax.op.concat(tiles, 3)) if len(tiles) > 1 else tiles[0]
-
-
 def _dequantised(bb: Any, weights: Any, scale: Any, zero: Any) -> Any:
     """int8 weights [directions, inputs, columns] as float32; scales are by direction, or by column too."""
 
     def spread(value: Any) -> Any:
-        directions, *columns = _shape(value)
-        return _reshaped(bb, value, [directions, 1, *(columns or [1])])
+        directions, *columns = shape_of(value)
+        return reshaped(bb, value, [directions, 1, *(columns or [1])])
 
     levels = bb.normalize(relax.op.astype(weights, "float32"))
     if zero is not None:
@@ -176,30 +127,6 @@ def _rounded(bb: Any, x: Any) -> Any:
     level = emit(relax.op.add(emit(relax.op.round(emit(relax.op.divide(x, scale)))), offset))
     level = emit(relax.op.minimum(emit(relax.op.maximum(level, zero)), top))
     return emit(relax.op.multiply(emit(relax.op.subtract(level, offset)), scale))
-
-
-def _shape(value: Any) -> list[int]:
-    return [int(extent) for extent in value.ty.shape]
-
-
-def _reshaped(bb: Any, value: Any, shape: list[int]) -> Any:
-    if isinstance(value, ir.GenericConst):
-        return relax.const(value.value.numpy().reshape(shape))
-    return bb.normalize(relax.op.reshape(value, shape)) if _shape(value) != shape else value
-
-
-def _permuted(bb: Any, value: Any, axes: list[int]) -> Any:
-    """Constants are permuted at once: TVM keeps the original of a folded one alive."""
-    if isinstance(value, ir.GenericConst):
-        return relax.const(np.ascontiguousarray(value.value.numpy().transpose(axes)))
-    return bb.normalize(relax.op.permute_dims(value, axes))
-
-
-def _cut(bb: Any, value: Any, axis: int, begin: int, end: int) -> Any:
-    if isinstance(value, ir.GenericConst):
-        cut = [slice(None)] * axis + [slice(begin, end)]
-        return relax.const(np.ascontiguousarray(value.value.numpy()[tuple(cut)]))
-    return bb.normalize(relax.op.strided_slice(value, [axis], [begin], [end]))
 
 
 CONVERTERS = {
