@@ -70,11 +70,14 @@ def emit_layer(
 
 def _packed(bb: Any, layer: Layer, gates: list[Any]) -> Any:
     """Weights of gates, each [directions, hidden, hidden], as [directions, tiles, hidden, gates * width]."""
-    width = layer.width(len(gates))
-    shape = [layer.directions, layer.hidden, layer.hidden // width, width]
-    tiles = [permuted(bb, reshaped(bb, gate, shape), [0, 2, 1, 3]) for gate in gates]
-    if all(isinstance(tile, ir.GenericConst) for tile in tiles):
-        return relax.const(np.concatenate([tile.value.numpy() for tile in tiles], 3))
+    width, begins = layer.width(len(gates)), layer.first_elements(len(gates))
+    columns = (np.array(begins)[:, None] + np.arange(width)).reshape(-1)
+    shape = [layer.directions, layer.hidden, len(begins), width]
+    if all(isinstance(gate, ir.GenericConst) for gate in gates):
+        chosen = [gate.value.numpy()[:, :, columns].reshape(shape) for gate in gates]
+        return relax.const(np.concatenate([one.transpose(0, 2, 1, 3) for one in chosen], 3))
+    taken = [bb.emit(relax.op.take(gate, relax.const(columns), 2, mode="clip")) for gate in gates]
+    tiles = [permuted(bb, reshaped(bb, one, shape), [0, 2, 1, 3]) for one in taken]
     return bb.emit(relax.op.concat(tiles, 3)) if len(tiles) > 1 else tiles[0]
 
 

@@ -68,15 +68,19 @@ class Layer:
     def width(self, gates: int) -> int:
         """Elements of the state in a tile of so many gates."""
         most = max(1, _TILE // (gates * min(self.sequences, _MOST_SEQUENCES)))
-        return max(n for n in range(1, most + 1) if self.hidden % n == 0)
+        return min(self.hidden, 1 << (most.bit_length() - 1))
 
-    def cores(self, tiles: int) -> int:
+    def first_elements(self, gates: int) -> list[int]:
+        """Where each tile begins. The last one may overlap the one before: both compute the same there."""
+        width = self.width(gates)
+        return [min(first, self.hidden - width) for first in range(0, self.hidden, width)]
+
+    @property
+    def cores(self) -> int:
         """Over how many cores the tiles of one step are distributed."""
         alone = self.directions * self.batch == self.sequences
         bytes_of_weights = 4 * self.gates * self.hidden * self.hidden
-        if not alone or bytes_of_weights < _SHARED_BYTES:
-            return 1
-        return max(n for n in range(1, _MOST_CORES + 1) if tiles % n == 0)
+        return _MOST_CORES if alone and bytes_of_weights >= _SHARED_BYTES else 1
 
 
 def recurrent_steps(layer: Layer, tensors: dict[str, te.Tensor]) -> list[te.Tensor]:
@@ -120,11 +124,10 @@ class _Unit:
     def __init__(self, layer: Layer, given: dict[str, Any], outs: list[Any], direction: Any, first: Any) -> None:
         self.layer, self.given = layer, given
         self.direction, self.first = direction, first
-        self.outputs, self.last = outs[0], outs[1]
-        self.cell = outs[2] if layer.kind == "lstm" else None
+        self.outputs, self.ends = outs[0], outs[1:]
         self.held = layer.sequences * layer.hidden
-        # A step reads one half and writes the other.
-        self.states = self._buffer(2 * self.held)
+        # State and cell: a step reads one half and writes the other.
+        self.states = [self._buffer(2 * self.held) for _ in self.ends]
         self.changed = self._buffer(self.held) if layer.quantised or layer.resets_state else None
 
     def _buffer(self, elements: int) -> Any:
@@ -132,21 +135,25 @@ class _Unit:
 
     def all_steps(self) -> None:
         layer, d = self.layer, self.direction
-        with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
-            self.states[b * layer.hidden + j] = self.given["state"][d, self.first + b, j]
-            if self.cell is not None:
-                self.cell[d, self.first + b, j] = self.given["cell"][d, self.first + b, j]
+        for name, held in zip(("state", "cell"), self.states, strict=False):
+            with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
+                held[b * layer.hidden + j] = self.given[name][d, self.first + b, j]
         with ir.serial(0, layer.steps) as step:
             self._step(step)
-        with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
-            self.last[d, self.first + b, j] = self.states[(layer.steps % 2) * self.held + b * layer.hidden + j]
+        for held, end in zip(self.states, self.ends, strict=True):
+            with ir.serial(0, layer.sequences) as b, ir.serial(0, layer.hidden) as j:
+                end[d, self.first + b, j] = held[(layer.steps % 2) * self.held + b * layer.hidden + j]
+
+    def _place(self, step: Any, b: int, j: Any) -> Any:
+        """Where element `j` of a sequence's state is before a step."""
+        return (step % 2) * self.held + b * self.layer.hidden + j
 
     def _step(self, step: Any) -> None:
         layer, hidden = self.layer, self.layer.hidden
         times = [self._time(self.first + b, step) for b in range(layer.sequences)]
 
         def state(b: int, k: Any) -> Any:
-            return self.states[(step % 2) * self.held + b * hidden + k]
+            return self.states[0][self._place(step, b, k)]
 
         def changed(b: int, k: Any) -> Any:
             assert self.changed is not None
@@ -156,7 +163,7 @@ class _Unit:
             return self.given["projected"][times[b][0], self.first + b, self.direction, column]
 
         def finish(b: int, j: Any, gates: Sequence[Any]) -> None:
-            new = self._new_state(b, j, gates, state(b, j), projected, times[b][1])
+            new = self._new_state(b, j, gates, state(b, j), projected, step, times[b][1])
             self._store(b, j, new, state(b, j), step, times[b])
 
         if layer.quantised:
@@ -178,16 +185,17 @@ class _Unit:
     ) -> None:
         """Sum up `gates`, each with what it is a product of, and hand the sums to `finish`, tile by tile."""
         layer = self.layer
-        width = layer.width(len(gates))
-        tiles = layer.hidden // width
-        cores = layer.cores(tiles)
-        with (ir.parallel if cores > 1 else ir.serial)(0, cores) as core, ir.serial(0, tiles // cores) as own:
-            tile = core * (tiles // cores) + own
+        width, tiles = layer.width(len(gates)), len(layer.first_elements(len(gates)))
+        cores = min(layer.cores, tiles)
+        each = -(-tiles // cores)
+        with (ir.parallel if cores > 1 else ir.serial)(0, cores) as core, ir.serial(0, each) as own:
+            tile = core * each + own if tiles % cores == 0 else tirx.min(core * each + own, tiles - 1)
+            first = tile * width if layer.hidden % width == 0 else tirx.min(tile * width, layer.hidden - width)
             sums = [[self._buffer(width) for _ in gates] for _ in range(layer.sequences)]
             for b, row in enumerate(sums):
                 for (gate, _), total in zip(gates, row, strict=True):
                     with ir.vectorized(0, width) as c:
-                        total[c] = self._start(b, gate, tile * width + c, start)
+                        total[c] = self._start(b, gate, first + c, start)
             with ir.serial(0, layer.hidden) as k:
                 for b, row in enumerate(sums):
                     for number, ((_, source), total) in enumerate(zip(gates, row, strict=True)):
@@ -196,7 +204,7 @@ class _Unit:
                             total[c] = total[c] + source(b, k) * weight
             for b, row in enumerate(sums):
                 with ir.vectorized(0, width) as c:
-                    finish(b, tile * width + c, [total[c] for total in row])
+                    finish(b, first + c, [total[c] for total in row])
 
     def _start(self, b: int, gate: int, j: Any, projected: Element) -> Any:
         if self.layer.kind == "gru" and self.layer.linear_before_reset and gate == 2:
@@ -249,25 +257,26 @@ class _Unit:
                 level = tirx.min(tirx.max(level, number(0)), number(255))
                 self.changed[b * layer.hidden + j] = (level - scale[1]) * scale[0]
 
-    def _new_state(self, b: int, j: Any, gates: Sequence[Any], old: Any, projected: Element, running: Any) -> Any:
+    def _new_state(
+        self, b: int, j: Any, gates: Sequence[Any], old: Any, projected: Element, step: Any, running: Any
+    ) -> Any:
         """Element `j` of the new state of one sequence, from the sums of its gates."""
         layer = self.layer
         if layer.kind == "rnn":
             return self._activate(0, gates[0])
         if layer.kind == "lstm":
-            return self._update_cell(self.first + b, j, gates, running)
+            return self._update_cell(b, j, gates, step, running)
         candidate = gates[-1]
         if layer.linear_before_reset:
             candidate = projected(b, 2 * layer.hidden + j) + self._activate(0, gates[1]) * candidate
         keep = self._activate(0, gates[0])
         return (tirx.const(1, layer.dtype) - keep) * self._activate(1, candidate) + keep * old
 
-    def _update_cell(self, sequence: Any, j: Any, gates: Sequence[Any], running: Any) -> Any:
+    def _update_cell(self, b: int, j: Any, gates: Sequence[Any], step: Any, running: Any) -> Any:
         """Store the new cell; the new state of an LSTM."""
         layer, d = self.layer, self.direction
-        cell = self.cell
-        assert cell is not None
-        old = cell[d, sequence, j]
+        cell = self.states[1]
+        old = cell[self._place(step, b, j)]
 
         def peephole(number: int, value: Any) -> Any:
             if not layer.peepholes:
@@ -277,22 +286,23 @@ class _Unit:
         write = self._activate(0, gates[0] + peephole(0, old))
         keep = tirx.const(1, layer.dtype) - write if layer.coupled else self._activate(0, gates[2] + peephole(2, old))
         new = keep * old + write * self._activate(1, gates[3])
-        cell[d, sequence, j] = new if running is None else tirx.Select(running, new, old)
+        place = self._place(step + 1, b, j)
+        cell[place] = new if running is None else tirx.Select(running, new, old)
         # Read back, so that the expression is not repeated; where the sequence has ended the result is unused.
-        stored = cell[d, sequence, j]
+        stored = cell[place]
         show = self._activate(0, gates[1] + peephole(1, stored))
         return show * _ACTIVATIONS[layer.activations[2]](stored, layer.dtype)
 
     def _store(self, b: int, j: Any, new: Any, old: Any, step: Any, time: tuple[Any, Any]) -> None:
         layer = self.layer
         when, running = time
-        place = ((step + 1) % 2) * self.held + b * layer.hidden + j
+        state, place = self.states[0], self._place(step + 1, b, j)
         if running is None:
-            self.states[place] = new
-            self.outputs[when, self.direction, self.first + b, j] = self.states[place]
+            state[place] = new
+            self.outputs[when, self.direction, self.first + b, j] = state[place]
             return
-        self.states[place] = tirx.Select(running, new, old)
-        shown = tirx.Select(running, self.states[place], tirx.const(0, layer.dtype))
+        state[place] = tirx.Select(running, new, old)
+        shown = tirx.Select(running, state[place], tirx.const(0, layer.dtype))
         self.outputs[when, self.direction, self.first + b, j] = shown
 
     def _activate(self, number: int, value: Any) -> Any:

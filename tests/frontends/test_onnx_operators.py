@@ -59,6 +59,7 @@ RECURRENT = {
     "lstm reversed, clipped, with peepholes": ("LSTM", 4, 8, {"direction": "reverse", "clip": 0.4, "peepholes": True}),
     "lstm that shares a step between cores": ("LSTM", 1, 128, {"lengths": False}),
     "lstm with coupled gates": ("LSTM", 1, 7, {"input_forget": 1}),
+    "lstm of an odd size": ("LSTM", 1, 131, {"lengths": False, "direction": "reverse"}),
     "gru of both directions with lengths": ("GRU", 2, 9, {"direction": "bidirectional"}),
     "gru linear before reset": ("GRU", 4, 16, {"direction": "reverse", "linear_before_reset": 1}),
     "gru that shares a step between cores": ("GRU", 1, 160, {"lengths": False}),
