@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import runner
 from slipstream.frontends.onnx_rewrites import REWRITES
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # to make ONNX's cases alone takes a quarter of a minute
 def test_cases_are_compiled_and_compared(tmp_path: Path) -> None:
     cases = "^test_(gru_batchwise|loop11|celu|nonzero_example|swiglu)$"
     command = [sys.executable, "-m", "benchmarks.node_tests", "--only", cases, "--out", str(tmp_path)]

@@ -67,7 +67,19 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize(("kind", "batch", "hidden", "options"), RECURRENT.values(), ids=RECURRENT.keys())
+# Those that differ least from others are left to make test-all.
+RARE = (
+    "lstm with coupled gates",
+    "lstm of an odd size",
+    "gru that shares a step between cores",
+    "rnn with other activations",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "hidden", "options"),
+    [pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name in RARE)) for name, case in RECURRENT.items()],
+)
 def test_recurrent_layers(kind: str, batch: int, hidden: int, options: dict[str, Any]) -> None:
     check(recurrent(kind, batch, hidden, **options))
 
@@ -148,7 +160,7 @@ def test_fused_transformer_layer() -> None:
     check(with_microsoft(model(nodes, inputs, "y t", 13, weights)))
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_attention_masks(causal: bool) -> None:
     lengths = np.array([3, 5], np.int32)
     nodes = [microsoft("Attention", "x qkv qb n", "y", num_heads=2, unidirectional=int(causal))]
@@ -194,6 +206,7 @@ def test_quantised_network() -> None:
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 3, 9, 9])}, "y", 13, weights)))
 
 
+@pytest.mark.slow
 def test_integer_products_that_exceed_the_range_of_float32() -> None:
     """Sums of 600 products of the largest numbers have to be computed in parts."""
     weights = {
@@ -214,6 +227,7 @@ def test_integer_products_that_exceed_the_range_of_float32() -> None:
     check(model(nodes, inputs, "m n d e f", 13, weights, types))
 
 
+@pytest.mark.slow
 def test_dynamically_quantised_products() -> None:
     nodes = [
         microsoft("DynamicQuantizeMatMul", "x b bs bz bias", "m"),
@@ -345,6 +359,7 @@ def test_small_types_are_refused() -> None:
         load_model(proto)
 
 
+@pytest.mark.slow
 def test_a_bound_input_of_a_node_is_read_from_its_weights(tmp_path: Any) -> None:
     """Constants that a rewriting reads may be in a file beside the model."""
     window = np.hanning(512).astype(np.float32)

@@ -137,3 +137,28 @@ def test_recurrent_layers_are_programs_of_their_own(kind: str, options: dict[str
     programs = [variable.name_hint for variable in model.module.get_global_vars()]
     assert 1 <= sum(name.startswith(f"{kind.lower()}_steps") for name in programs) <= options.get("num_layers", 1)
     assert slipstream.compile(model, tmp_path / "out").verification is not None
+
+
+@pytest.mark.slow
+def test_a_speech_network_exported_both_ways(tmp_path: Path) -> None:
+    class Speech(torch.nn.Module):
+        """Convolution, two layers of LSTM in both directions, a classifier of every step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.front = torch.nn.Conv1d(20, 32, 3, padding=1)
+            self.layers = torch.nn.LSTM(32, 48, num_layers=2, batch_first=True, bidirectional=True)
+            self.classes = torch.nn.Linear(96, 10)
+
+        def forward(self, x: Any) -> Any:
+            y, _ = self.layers(torch.relu(self.front(x.transpose(1, 2))).transpose(1, 2))
+            return torch.log_softmax(self.classes(y), -1)
+
+    model, x = Speech().eval(), torch.randn(1, 30, 20)
+    path = tmp_path / "speech.onnx"
+    torch.onnx.export(model, (x,), str(path), dynamo=False, input_names=["x"], output_names=["y"])
+    expected = model(x).detach().numpy()
+    for source, options in ((path, {}), (model, {"example_inputs": (x,)})):
+        artifact = slipstream.compile(source, tmp_path / "out", **options)
+        output = slipstream.load(artifact.directory)(x.numpy())[0]
+        np.testing.assert_allclose(output, expected, atol=1e-5)

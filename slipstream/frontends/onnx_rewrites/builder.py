@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,12 @@ class Builder:
         self.before: list[onnx.NodeProto] = []
         self._directory = str(directory)
         self._constants = {tensor.name: tensor for tensor in self.graph.initializer}
-        self._types = _types(model)
+        self._model = model
         self._count = 0
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        return _types(self._model)
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add a node: the name of its result, or a list of `outputs` names. Attributes that are None are left out."""
