@@ -42,7 +42,8 @@ def prepare(
     outputs = [output.name for output in proto.graph.output]
     interface = {value.name for value in inputs}
     del proto
-    simplified = _simplify(fixed, clean)
+    refused: dict[str, str] = {}
+    simplified = _simplify(fixed, clean, refused)
     merge_padding(simplified.graph)
     _keep_only_inputs(simplified.graph, interface)
     clean.write_bytes(simplified.SerializeToString())
@@ -52,6 +53,7 @@ def prepare(
         "fingerprint": fingerprint,
         "inputs": [[spec.name, spec.shape, spec.dtype, spec.limit] for spec in specs],
         "outputs": outputs,
+        "refused": refused,
     }
 
 
@@ -177,7 +179,7 @@ def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
     return None
 
 
-def _simplify(fixed: Path, clean: Path) -> onnx.ModelProto:
+def _simplify(fixed: Path, clean: Path, refused: dict[str, str]) -> onnx.ModelProto:
     """The model with everything constant folded by ONNX Runtime; large weights are in files beside `clean`.
 
     Operators that ONNX Runtime itself expands (GroupNormalization) show their shape arithmetic only after the
@@ -186,15 +188,15 @@ def _simplify(fixed: Path, clean: Path) -> onnx.ModelProto:
     try:
         onnx_run.session(fixed, save_to=clean)
     except ModelError:
-        refused = onnx.load(str(fixed), load_external_data=False)
-        if not rewrite_for_onnx_runtime(refused, fixed.parent):
+        proto = onnx.load(str(fixed), load_external_data=False)
+        if not rewrite_for_onnx_runtime(proto, fixed.parent):
             raise
-        fixed.write_bytes(refused.SerializeToString())
+        fixed.write_bytes(proto.SerializeToString())
         onnx_run.session(fixed, save_to=clean)
     simplified = onnx.load(str(clean), load_external_data=False)
     for again in range(_MOST_ROUNDS):
         folded = _fold_nonzero(simplified.graph, clean.parent)
-        rewritten = rewrite(simplified, clean.parent)
+        rewritten = rewrite(simplified, clean.parent, refused)
         if not rewritten and not folded and (again or not _computes_shapes(simplified.graph)):
             break
         clean.write_bytes(simplified.SerializeToString())

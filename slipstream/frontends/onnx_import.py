@@ -119,7 +119,7 @@ def load_onnx(
     reference, prepared = clean_onnx(model, shapes, constants, disposable)
     del model
     clean = onnx.load(str(reference.clean_path))
-    _refuse_unsupported(clean)
+    _refuse_unsupported(clean, prepared["refused"])
     module = _import(clean)
     _refuse_dynamic(module)
     return Model(
@@ -155,9 +155,13 @@ def _explain_by_operators(path: Path, error: ModelError) -> None:
         raise UnsupportedModelError(_complaint(unsupported)) from error
 
 
-def _refuse_unsupported(model: onnx.ModelProto) -> None:
+def _refuse_unsupported(model: onnx.ModelProto, reasons: Mapping[str, str]) -> None:
+    """`reasons` why nodes could not be rewritten, by their first outputs."""
     unsupported = _unsupported(model)
     if unsupported:
+        for node in model.graph.node:
+            if node.output[0] in reasons and _unsupported_name(node) in unsupported:
+                raise UnsupportedModelError(reasons[node.output[0]])
         raise UnsupportedModelError(_complaint(unsupported))
     small = _small_types(model.graph)
     if small:
@@ -194,10 +198,14 @@ def _unsupported(model: onnx.ModelProto, before_rewriting: bool = False) -> Coun
         if before_rewriting and (node.domain.removeprefix("ai.onnx"), node.op_type) in REWRITES:
             continue
         if node.domain not in _STANDARD_DOMAINS and (node.domain, node.op_type) not in _IMPORTED:
-            found[f"{node.domain}.{node.op_type}"] += 1
+            found[_unsupported_name(node)] += 1
         elif node.op_type not in known and node.op_type not in ("If", "Constant"):
             found[node.op_type] += 1
     return found
+
+
+def _unsupported_name(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in _STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
