@@ -131,7 +131,7 @@ class _Unit:
         self.changed = self._buffer(self.held) if layer.quantised or layer.resets_state else None
 
     def _buffer(self, elements: int) -> Any:
-        return ir.buffer_proxy(ir.alloc_buffer((elements,), self.layer.dtype))
+        return ir.buffer_proxy(ir.alloc_buffer((elements,), self.layer.dtype, layout=None))
 
     def all_steps(self) -> None:
         layer, d = self.layer, self.direction

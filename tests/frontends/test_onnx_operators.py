@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.frontends import load_model
+from slipstream.machine.target import resolve_target
 from tests.frontends.test_onnx_models import check, integers, model, node, positive, weight
 
 Array = np.ndarray[Any, Any]
@@ -82,6 +83,20 @@ RARE = (
 )
 def test_recurrent_layers(kind: str, batch: int, hidden: int, options: dict[str, Any]) -> None:
     check(recurrent(kind, batch, hidden, **options))
+
+
+def test_the_steps_of_a_layer_have_the_same_key_once_printed_and_parsed() -> None:
+    """A session stores its operators as text."""
+    import tvm
+
+    from slipstream.graph.describe.key import operator_key
+    from slipstream.graph.operators import extract_operators
+    from slipstream.graph.prepare import prepare
+
+    prepared, _ = prepare(load_model(recurrent("LSTM", 1, 6)).module, resolve_target(threads=2))
+    (steps,) = (operator for operator in extract_operators(prepared) if operator.name.startswith("lstm_steps"))
+    assert operator_key(tvm.script.from_source(steps.func.script())) == steps.key
+    assert steps.flops >= 2 * 6 * 4 * 6 * 6
 
 
 def test_an_activation_with_parameters_is_refused_by_the_name_of_its_node() -> None:
