@@ -21,9 +21,12 @@ from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec, feed_of
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_padding import merge_padding
+from slipstream.frontends.onnx_rewrites import rewrite, rewrite_for_onnx_runtime
 from slipstream.frontends.onnx_run import Folding
 from slipstream.frontends.output_files import arrays_of
 
+# A rewritten loop may hold another one.
+_MOST_ROUNDS = 6
 # Operators that pass integers of an input on unchanged, between the input and the table it indexes.
 _KEEPS_INTEGERS = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice"}
 
@@ -37,6 +40,7 @@ def prepare(
     """
     proto = _load(Path(model))
     fingerprint = _fingerprint(proto, shapes, constants)
+    _lower_versions(proto)
     _bind_constants(proto.graph, constants)
     inputs = _fix_shapes(proto.graph, shapes)
     fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
@@ -46,7 +50,8 @@ def prepare(
     del proto
     specs: tuple[TensorSpec, ...] = ()
     for folding in Folding:
-        simplified = _simplify(fixed, clean, folding)
+        refused: dict[str, str] = {}
+        simplified = _simplify(fixed, clean, folding, refused)
         if folding is not Folding.NOTHING:
             merge_padding(simplified.graph)
         _keep_only_inputs(simplified.graph, interface)
@@ -59,6 +64,7 @@ def prepare(
         "fingerprint": fingerprint,
         "inputs": [[spec.name, spec.shape, spec.dtype, spec.limit] for spec in specs],
         "outputs": outputs,
+        "refused": refused,
     }
 
 
@@ -95,6 +101,17 @@ def _fingerprint(proto: onnx.ModelProto, shapes: Mapping[str, Any], constants: M
     digest.update(repr((sorted(shapes.items()), sorted(constants.items()))).encode())
     digest.update(repr([(opset.domain, opset.version) for opset in proto.opset_import]).encode())
     return digest.hexdigest()
+
+
+def _lower_versions(proto: onnx.ModelProto) -> None:
+    """Label a model that is newer than ONNX Runtime as one it reads.
+
+    Later versions have further types and attributes; a model that uses these is refused when it is loaded.
+    """
+    proto.ir_version = min(proto.ir_version, onnx_run.NEWEST_IR)
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx"):
+            opset.version = min(opset.version, onnx_run.NEWEST_OPSET)
 
 
 def _bind_constants(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> None:
@@ -178,24 +195,36 @@ def _feeds(specs: tuple[TensorSpec, ...], given: str) -> dict[str, onnx_run.Arra
         return feed_of(specs, dict(archive), np.random.default_rng(0))
 
 
-def _simplify(fixed: Path, clean: Path, folding: Folding) -> onnx.ModelProto:
+def _simplify(fixed: Path, clean: Path, folding: Folding, refused: dict[str, str]) -> onnx.ModelProto:
     """The model with everything constant folded by ONNX Runtime; large weights are in files beside `clean`.
 
     Operators that ONNX Runtime itself expands (GroupNormalization) show their shape arithmetic only after the
-    first round, so that a second one is needed to fold it.
+    first round, so that a second one is needed to fold it. The same holds for nodes that `rewrite` replaced.
     """
-    onnx_run.session(fixed, save_to=clean, folding=folding)
+    try:
+        onnx_run.session(fixed, save_to=clean, folding=folding)
+    except ModelError:
+        proto = onnx.load(str(fixed), load_external_data=False)
+        if not rewrite_for_onnx_runtime(proto, fixed.parent):
+            raise
+        fixed.write_bytes(proto.SerializeToString())
+        onnx_run.session(fixed, save_to=clean, folding=folding)
     simplified = onnx.load(str(clean), load_external_data=False)
-    if folding is Folding.NOTHING:
-        return simplified
-    folded = _fold_nonzero(simplified.graph, clean.parent)
-    if folded or any(node.op_type == "Shape" for node in simplified.graph.node):
+    for again in range(_MOST_ROUNDS):
+        folded = folding is not Folding.NOTHING and _fold_nonzero(simplified.graph, clean.parent)
+        rewritten = rewrite(simplified, clean.parent, refused)
+        if not rewritten and not folded and (again or not _computes_shapes(simplified.graph)):
+            break
         clean.write_bytes(simplified.SerializeToString())
-        again = clean.with_name("again.onnx")
-        onnx_run.session(clean, save_to=again, folding=folding)
-        simplified = onnx.load(str(again), load_external_data=False)
-        again.unlink()
+        next_round = clean.with_name(f"again{again}.onnx")
+        onnx_run.session(clean, save_to=next_round, folding=folding)
+        simplified = onnx.load(str(next_round), load_external_data=False)
+        next_round.unlink()
     return simplified
+
+
+def _computes_shapes(graph: onnx.GraphProto) -> bool:
+    return any(node.op_type == "Shape" for node in graph.node)
 
 
 def _fold_nonzero(graph: onnx.GraphProto, directory: Path) -> bool:

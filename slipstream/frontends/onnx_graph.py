@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -25,11 +26,18 @@ _DYNAMIC_SHAPE_MESSAGES = (
 )
 
 
-def known_refusals(graph: onnx.GraphProto) -> dict[int, str]:
-    """The nodes that cannot be compiled, by their positions, as far as their operators say."""
-    from slipstream.frontends.onnx_converters import convert_map
+def known_refusals(
+    graph: onnx.GraphProto, reasons: Mapping[str, str] = MappingProxyType({}), *, before_rewriting: bool = False
+) -> dict[int, str]:
+    """The nodes that cannot be compiled, by their positions, as far as their operators and types say.
 
-    return refusals(graph, convert_map().keys())
+    `reasons` why nodes could not be rewritten are by their first outputs. Before rewriting, more operators will do.
+    """
+    from slipstream.frontends.onnx_converters import convert_map
+    from slipstream.frontends.onnx_rewrites import REWRITES
+
+    found = refusals(graph, convert_map().keys(), REWRITES.keys() if before_rewriting else ())
+    return {index: reasons.get(graph.node[index].output[0], reason) for index, reason in found.items()}
 
 
 class NodeRefusedError(UnsupportedModelError):

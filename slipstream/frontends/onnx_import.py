@@ -120,7 +120,7 @@ def load_onnx(
     inputs = tuple(TensorSpec(n, tuple(shape), dtype, limit) for n, shape, dtype, limit in prepared["inputs"])
     clean = onnx.load(str(reference.clean_path))
     drop_unused(clean.graph)
-    refused = known_refusals(clean.graph)
+    refused = known_refusals(clean.graph, prepared["refused"])
     module: Any = None
     parts: tuple[CompiledPart | OnnxPart, ...] = ()
     if not refused:
@@ -165,7 +165,7 @@ def _explain_by_operators(path: Path, error: ModelError) -> None:
     """When ONNX Runtime refuses a model, unknown operators are the likeliest reason."""
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
-        unsupported = known_refusals(graph)
+        unsupported = known_refusals(graph, before_rewriting=True)
     except Exception:  # the file is too damaged to say more than ONNX Runtime said
         return
     if unsupported:

@@ -21,6 +21,8 @@ from slipstream.frontends.output_files import write_outputs
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
+# The newest versions of the file format and of the operators that ONNX Runtime reads.
+NEWEST_IR, NEWEST_OPSET = 13, 26
 # Merges a Pad by zeros into a MaxPool, which pads by minus infinity; `onnx_padding` does the correct cases.
 _WRONG_FUSIONS = ["Pad_Fusion"]
 _EXTERNAL = "session.optimized_model_external_initializers_"
