@@ -28,7 +28,12 @@ class BuildError(SlipstreamError):
 
 
 class VerificationError(SlipstreamError):
-    """The compiled model does not compute what the reference computes."""
+    """The compiled model does not compute what the reference computes.
+
+    `may_be_rounding` says whether it is so close that more exact arithmetic may do.
+    """
+
+    may_be_rounding: bool = False
 
 
 class ArtifactError(SlipstreamError):

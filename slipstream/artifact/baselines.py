@@ -66,8 +66,13 @@ def check_baseline(name: str, manifest: Manifest, model: str | None) -> None:
         raise ArtifactError(f"the model {source} is gone: give its new place with --model")
 
 
-def model_files(manifest: Manifest, model: str | None) -> tuple[ModelFiles, object]:
-    """The artifact's own model as files, and an object that deletes those of them that were made for this."""
+def model_files(
+    manifest: Manifest, model: str | None, input_data: dict[str, Array] | None = None
+) -> tuple[ModelFiles, object]:
+    """The artifact's own model as files, and an object that deletes those of them that were made for this.
+
+    `input_data` are the inputs to run it on; without them they are random.
+    """
     source = model or manifest.source
     files = ModelFiles(source, manifest.fingerprint, manifest.dtype, bool(manifest.gpu))
     if source.endswith(".pt2"):
@@ -80,7 +85,7 @@ def model_files(manifest: Manifest, model: str | None) -> tuple[ModelFiles, obje
     if source.startswith("zoo:"):
         reference, facts = clean_onnx(zoo.build(source.removeprefix("zoo:")), **manifest.options, disposable=True)
     else:
-        reference, facts = clean_onnx(Path(source), **manifest.options)
+        reference, facts = clean_onnx(Path(source), **manifest.options, input_data=input_data)
     _must_match(facts["fingerprint"], manifest.fingerprint, source)
     return replace(files, fixed=str(reference.path), clean=str(reference.clean_path)), reference
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import Manifest
 from slipstream.artifact.request_pattern import RequestPattern
 from slipstream.errors import InputError
+from slipstream.frontends.inputs import Array
 from slipstream.machine.target import available_cores
 
 __all__ = ["BACK_TO_BACK", "OURS", "PATTERNS", "BaselineError", "BenchResult", "bench"]
@@ -39,16 +40,21 @@ def bench(
     seconds: float = 10.0,
     patterns: Sequence[RequestPattern] = PATTERNS,
     seed: int = 0,
+    input_data: Mapping[str, Array] | None = None,
     progress: Progress = lambda done: None,
 ) -> BenchResult:
     """Time the artifact and each runtime in `against` for about `seconds` together, once it is known that all of them
-    compute the same. Every contender has a process of its own; they take turns."""
+    compute the same. Every contender has a process of its own; they take turns. They run on `input_data`; without it,
+    on the data that the artifact was compiled with, or on random inputs.
+    """
     if seconds <= 0:
         raise InputError(f"cannot measure for {seconds} s: give a positive number of seconds")
     threads = min(threads or Manifest.read(artifact_in(Path(directory))).threads, available_cores())
     callers = max(pattern.callers for pattern in patterns)
     rng = np.random.default_rng(seed)
-    with Comparison(directory, threads=threads, model=model, callers=callers, seed=seed) as comparison:
+    with Comparison(
+        directory, threads=threads, model=model, callers=callers, seed=seed, input_data=input_data
+    ) as comparison:
         for name in dict.fromkeys(against):
             comparison.add(name)
         parts = []

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from slipstream.artifact.directory import check_destination, replace_directory
-from slipstream.artifact.loaded import open_executor
-from slipstream.artifact.manifest import WEIGHTS, Manifest, Verification, WeightSpec, checksum
+from slipstream.artifact.loaded import open_parts
+from slipstream.artifact.manifest import INPUTS, WEIGHTS, Manifest, Part, Verification, WeightSpec, checksum
 from slipstream.artifact.step_threads import choose_step_threads
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.artifact.weights import write_weights
-from slipstream.errors import BuildError, SlipstreamError
+from slipstream.errors import BuildError, SlipstreamError, UnsupportedModelError, VerificationError
 from slipstream.frontends import Model, load_model
-from slipstream.frontends.inputs import Array
+from slipstream.frontends.inputs import Array, random_inputs
+from slipstream.frontends.model import CompiledPart, OnnxPart
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
-from slipstream.runtime.library import POOL, ModelLibrary
+from slipstream.runtime.library import ModelLibrary
 from slipstream.runtime.link import copy_pool, model_linker
 from slipstream.runtime.plan import Plan
 from slipstream.runtime.source import model_source, symbol_prefix
 from slipstream.version import VERSION
 
+if TYPE_CHECKING:
+    from slipstream.graph.build import BuiltModel
+    from slipstream.graph.exact_forms import ExactForms
+
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 # On so few the plan's estimate of how many threads an operator is worth is as good as a measurement.
 _FEW_THREADS = 4
@@ -61,13 +68,16 @@ def compile(
     dtype: str = "float32",
     threads: int | None = None,
     input_data: dict[str, Array] | None = None,
+    partition: bool = True,
     progress: Progress = lambda stage: None,
 ) -> CompileResult:
     """Compile `model` (anything `load_model` takes) into the directory `output`.
 
     The result has been compared with the reference on several seeds; on a mismatch, as on any other error,
     nothing is written and a previous artifact in `output` stays as it was. `dtype` "float16" computes a float32
-    model's products in half precision, on a GPU; its inputs and outputs stay as they are.
+    model's products in half precision, on a GPU; its inputs and outputs stay as they are. What cannot be compiled runs
+    in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
+    does not name is random.
     """
     output = Path(output)
     check_destination(output)
@@ -77,18 +87,24 @@ def compile(
     loaded = (
         model
         if isinstance(model, Model)
-        else load_model(model, example_inputs=example_inputs, shapes=shapes, constants=constants)
+        else load_model(
+            model,
+            example_inputs=example_inputs,
+            shapes=shapes,
+            constants=constants,
+            partition=partition,
+            input_data=input_data,
+        )
     )
-    feeds = verification_inputs(loaded, input_data)
     passes: list[Any] = []
 
-    def prepared() -> Any:
-        from slipstream.graph.prepare import prepare
+    def prepared(exact_functions: bool) -> Sequence[Any]:
+        from slipstream.graph.prepare import prepare_parts
 
         clock.start("prepare")
-        module, reports = prepare(loaded.module, resolved)
-        passes.extend(reports)
-        return module
+        modules, reports = prepare_parts(loaded, resolved, exact_functions=exact_functions)
+        passes[:] = reports
+        return modules
 
     manifest = write_artifact(
         loaded,
@@ -96,7 +112,7 @@ def compile(
         resolved,
         output,
         threads=threads,
-        feeds=feeds,
+        input_data=input_data,
         choose_threads=resolved.threads > _FEW_THREADS,
         stage=clock.start,
     )
@@ -117,62 +133,45 @@ def tvm_errors(model: str) -> Iterator[None]:
 
 def write_artifact(
     model: Model,
-    prepared: Callable[[], Any],
+    prepared: Callable[[bool], Sequence[Any]],
     target: Target,
     output: Path,
     *,
     program: Callable[[Any], Any] | None = None,
     threads: int | None = None,
-    feeds: list[dict[str, Array]] | None = None,
+    input_data: dict[str, Array] | None = None,
     tuned: dict[str, Any] | None = None,
     choose_threads: bool = False,
     stage: Progress = lambda stage: None,
 ) -> Manifest:
-    """Schedule and build a prepared module, verify it on `feeds` and put it in place.
+    """Schedule and build what has to be compiled of a model, verify the whole on `input_data` and put it in place.
 
-    The module comes from a function so that its weights can be freed while it is built. `program` gives each
-    operator its scheduled form (the default one if it is None), `tuned` goes into the manifest. With `choose_threads`
-    operators are timed here to choose on how many threads each runs.
+    The prepared modules, with exact functions if the argument says so, come from a function so that their weights can
+    be freed while they are built. `program` gives each operator its scheduled form (the default one if it is None),
+    `tuned` goes into the manifest. With `choose_threads` operators are timed here to choose on how many threads each
+    runs. A model that is wrong by little more than allowed is built again with operators in their exact forms.
     """
-    from slipstream.graph.build import apply_programs, build_planned
-
-    if feeds is None:
-        feeds = verification_inputs(model, None)
-    with tvm_errors(model.name):
-        module = prepared()
-        stage("schedule")
-        scheduled = apply_programs(module, target, program)
-        del module
-        stage("build")
-        built = build_planned(scheduled, target)
-        del scheduled
+    check_partition(model, target)
+    feeds = verification_inputs(model, input_data)
+    gpu = target.gpu.architecture if target.gpu is not None else ""
     with replace_directory(output) as staging:
-        stage("link")
-        weights = write_weights(staging / WEIGHTS, built.weights)
-        prefix = symbol_prefix(model.name) if built.plan is not None else ""
-        if prefix:
-            copy_pool(staging)
-        library = _write_library(built, model, target.threads, weights, prefix, staging)
-        if built.plan is not None and choose_threads:
-            stage("threads")
-            plan = _with_chosen_threads(built.plan, model, target.threads, staging / library, feeds[0])
-        else:
-            plan = None
-        if plan is not None:
-            (staging / library).unlink()
-            library = _write_library(replace(built, plan=plan), model, target.threads, weights, prefix, staging)
-        files = [library, WEIGHTS, *([POOL] if prefix else [])]
-        del built
-        # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
-        stage("verify")
-        gpu = target.gpu.architecture if target.gpu is not None else ""
-        run = open_executor(
-            staging, library, weights, model.inputs, model.outputs, threads or target.threads, gpu, prefix
-        )
-        try:
-            verification = verify(model, run, feeds, target.dtype)
-        finally:
-            run.close()
+
+        def attempt(exact: ExactForms) -> tuple[tuple[Part, ...], Verification]:
+            for leftover in staging.iterdir():
+                leftover.unlink()
+            parts = _write_parts(model, prepared(exact.functions), target, exact, staging, choose_threads, stage)
+            # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
+            stage("verify")
+            run = open_parts(staging, parts, model.inputs, model.outputs, threads or target.threads, gpu)
+            try:
+                return parts, verify(model, run, feeds, target.dtype, (exact.note,) if exact.note else ())
+            finally:
+                run.close()
+
+        parts, verification = _most_inexact(model, program, target, attempt)
+        if input_data:
+            np.savez(staging / INPUTS, **input_data)  # type: ignore[arg-type]  # any name is allowed
+        whole = None if model.parts else parts[0]
         manifest = Manifest(
             model=model.name,
             source=model.source,
@@ -186,24 +185,118 @@ def write_artifact(
             threads=target.threads,
             versions=_versions(),
             verification=verification,
-            library=library,
-            weights=weights,
-            checksums={name: checksum(staging / name) for name in files},
-            prefix=prefix,
+            library=whole.file if whole else "",
+            weights=whole.weights if whole else (),
+            checksums={path.name: checksum(path) for path in sorted(staging.iterdir())},
+            prefix=whole.prefix if whole else "",
             tuned=tuned or {},
             gpu=gpu,
             dtype=target.dtype,
+            parts=() if whole else parts,
+            input_data=INPUTS if input_data else "",
         )
         manifest.write(staging)
     return manifest
 
 
-def _with_chosen_threads(plan: Plan, model: Model, threads: int, library: Path, feed: dict[str, Array]) -> Plan | None:
-    """The plan with the threads that are fastest for each step; None if it is best as it is."""
-    loaded = ModelLibrary(library, symbol_prefix(model.name), library.with_name(WEIGHTS), model.outputs, threads)
+def check_partition(model: Model, target: Target) -> None:
+    """Raises if the model was cut and the target is a GPU: tensors would have to be copied between the parts."""
+    if model.parts and target.gpu is not None:
+        reasons = "; ".join(reason for part in model.onnx_parts for reason in part.reasons)
+        raise UnsupportedModelError(f"on a GPU a model has to be compiled as a whole: {reasons}; use --target cpu")
+
+
+def _most_inexact(
+    model: Model, program: Callable[[Any], Any] | None, target: Target, attempt: Callable[[ExactForms], T]
+) -> T:
+    """The first attempt that passes; each makes more operators exact than the one before."""
+    from slipstream.graph.exact_forms import ExactForms
+    from slipstream.graph.fast_math import has_polynomials
+
+    exact = ExactForms(program, target)
     try:
-        inputs = [np.asarray(feed[spec.name], order="C") for spec in model.inputs]
-        chosen = choose_step_threads(loaded, inputs, threads)
+        return attempt(exact)
+    except VerificationError as error:
+        if not error.may_be_rounding:
+            raise
+        first = error
+    functions = target.gpu is None and any(has_polynomials(part.module) for part in model.compiled_parts)
+    for _ in exact.steps(functions):
+        try:
+            return attempt(exact)
+        except VerificationError:
+            continue
+    raise first
+
+
+def _write_parts(
+    model: Model,
+    prepared: Sequence[Any],
+    target: Target,
+    program: ExactForms,
+    directory: Path,
+    choose_threads: bool,
+    stage: Progress,
+) -> tuple[Part, ...]:
+    modules = list(prepared)
+    del prepared
+    parts = []
+    for number, part in enumerate(model.parts or model.compiled_parts):
+        if isinstance(part, OnnxPart):
+            for file in part.path.parent.glob(f"{part.path.name}*"):
+                shutil.copyfile(file, directory / file.name)
+            parts.append(Part(part.name, part.path.name, part.inputs, part.outputs, part.nodes, part.reasons))
+        else:
+            suffix = f"-{number}" if model.parts else ""
+            with tvm_errors(model.name):
+                built = _build_next(modules, target, program, stage)
+                prefix = symbol_prefix(f"{model.name}{suffix}") if built.plan is not None else ""
+                parts.append(
+                    _write_compiled(part, built, target.threads, prefix, directory, suffix, choose_threads, stage)
+                )
+    return tuple(parts)
+
+
+def _build_next(modules: list[Any], target: Target, program: ExactForms, stage: Progress) -> BuiltModel:
+    """Build the first of `modules`, which is taken off the list so that its weights can be freed."""
+    from slipstream.graph.build import apply_programs, build_planned
+
+    stage("schedule")
+    scheduled = apply_programs(modules.pop(0), target, program)
+    stage("build")
+    return build_planned(scheduled, target)
+
+
+def _write_compiled(
+    part: CompiledPart,
+    built: BuiltModel,
+    threads: int,
+    prefix: str,
+    directory: Path,
+    suffix: str,
+    choose_threads: bool,
+    stage: Progress,
+) -> Part:
+    stage("link")
+    weights_file = directory / WEIGHTS.replace(".", f"{suffix}.")
+    weights = write_weights(weights_file, built.weights)
+    library = _write_library(part, built, threads, prefix, weights_file, weights)
+    if built.plan is not None and choose_threads:
+        stage("threads")
+        if (plan := _with_chosen_threads(built.plan, part, threads, library, prefix, weights_file)) is not None:
+            library.unlink()
+            library = _write_library(part, replace(built, plan=plan), threads, prefix, weights_file, weights)
+    return Part(part.name, library.name, part.inputs, part.outputs, part.nodes, (), weights_file.name, weights, prefix)
+
+
+def _with_chosen_threads(
+    plan: Plan, part: CompiledPart, threads: int, library: Path, prefix: str, weights: Path
+) -> Plan | None:
+    """The plan with the threads that are fastest for each step; None if it is best as it is."""
+    loaded = ModelLibrary(library, prefix, weights, part.outputs, threads)
+    try:
+        feed = random_inputs(part.inputs, np.random.default_rng(0))
+        chosen = choose_step_threads(loaded, [np.asarray(feed[spec.name], order="C") for spec in part.inputs], threads)
     finally:
         loaded.close()
     if chosen is None:
@@ -212,23 +305,28 @@ def _with_chosen_threads(plan: Plan, model: Model, threads: int, library: Path, 
 
 
 def _write_library(
-    built: Any, model: Model, threads: int, weights: Sequence[WeightSpec], prefix: str, directory: Path
-) -> str:
-    """Write the code under a name that says its content.
+    part: CompiledPart,
+    built: BuiltModel,
+    threads: int,
+    prefix: str,
+    weights_file: Path,
+    weights: Sequence[WeightSpec],
+) -> Path:
+    """Write the code beside the weights, under a name that says its content.
 
     A process that has a library open is given the same one again for the same path, whatever is there now.
     """
-    path = directory / "model.so"
+    path = weights_file.with_name("model.so")
     if built.plan is None:
         built.executable.export_library(str(path), fcompile=link)
     else:
-        size = (directory / WEIGHTS).stat().st_size
-        offsets = [weight.offset for weight in weights]
-        source = model_source(built.plan, prefix, model.inputs, model.outputs, offsets, size, threads)
+        copy_pool(path.parent)
+        offsets, size = [weight.offset for weight in weights], weights_file.stat().st_size
+        source = model_source(built.plan, prefix, part.inputs, part.outputs, offsets, size, threads)
         with tempfile.TemporaryDirectory() as scratch:
             (file := Path(scratch) / "plan.c").write_text(source)
-            built.executable.export_library(str(path), fcompile=model_linker(file, directory, prefix))
-    return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so")).name
+            built.executable.export_library(str(path), fcompile=model_linker(file, path.parent, prefix))
+    return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so"))
 
 
 class _Stages:
@@ -247,7 +345,7 @@ class _Stages:
     def stop(self) -> dict[str, float]:
         if self._current is not None:
             stage, began = self._current
-            self._seconds[stage] = time.perf_counter() - began
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - began
             self._current = None
         return self._seconds
 

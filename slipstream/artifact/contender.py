@@ -13,13 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from slipstream import errors
 from slipstream.artifact.baselines import ModelFiles
 from slipstream.artifact.request_pattern import Block, RequestPattern
 from slipstream.errors import InputError
-from slipstream.frontends.inputs import Array
+from slipstream.frontends.output_files import read_outputs
 from slipstream.processes.child import child_environment
 
 OURS = "slipstream"
@@ -81,12 +79,11 @@ class Contender:
         """Wait until it has run the model once; raises what went wrong, as `BaselineError` if it is not ours."""
         return LoadFacts(**self._answer())
 
-    def outputs(self) -> list[Array]:
+    def outputs(self) -> list[Any]:
         with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
             path = Path(folder, "outputs.npz")
             self._ask(question="outputs", path=str(path))
-            with np.load(path) as archive:
-                return [archive[f"arr_{number}"] for number in range(len(archive.files))]
+            return read_outputs(path)
 
     def block(self, pattern: RequestPattern, seconds: float, seed: int) -> Block:
         """Have it run a block and become idle again."""

@@ -82,9 +82,9 @@ class LoadedContender:
         }
 
     def outputs(self, path: str) -> dict[str, Any]:
-        import numpy as np
+        from slipstream.frontends.output_files import write_outputs
 
-        np.savez(path, *self._outputs())
+        write_outputs(path, self._outputs())
         return {}
 
     def block(self, pattern: dict[str, Any], seconds: float, seed: int) -> dict[str, Any]:

@@ -18,6 +18,12 @@ def export(directory: str | Path, output: str | Path) -> list[Path]:
     """Write library, weights, header, an example and its CMake file into the new directory `output`; the files."""
     directory, output = artifact_in(Path(directory)), Path(output)
     manifest = check_artifact(directory)
+    if manifest.parts:
+        reasons = "; ".join(reason for part in manifest.parts for reason in part.reasons)
+        raise ArtifactError(
+            f"{directory} cannot run without ONNX Runtime ({reasons}): use slipstream.load in Python, or cut the model "
+            "off before these nodes"
+        )
     if not manifest.prefix:
         why = "a model for a GPU" if manifest.gpu else "it calls functions of TVM's runtime"
         raise ArtifactError(f"{directory} cannot run without TVM ({why}): use slipstream.load in Python")

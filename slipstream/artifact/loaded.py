@@ -7,15 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slipstream.artifact.directory import artifact_in
-from slipstream.artifact.manifest import WEIGHTS, Manifest, WeightSpec, checksum
+from slipstream.artifact.manifest import Manifest, Part, checksum
+from slipstream.artifact.partitioned import PartitionedExecutor
 from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmExecutor
 from slipstream.artifact.weights import map_weights
-from slipstream.errors import ArtifactError
-from slipstream.frontends.inputs import TensorSpec
+from slipstream.errors import ArtifactError, MissingDependencyError
+from slipstream.frontends.inputs import Array, TensorSpec, feed_of
 from slipstream.machine.cuda import find_device
 from slipstream.machine.target import available_cores, lacking_features
 from slipstream.runtime.library import ModelLibrary
+from slipstream.runtime.onnx_session import OnnxSession
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
 
@@ -63,17 +67,17 @@ def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
     directory = artifact_in(Path(directory))
     manifest = check_artifact(directory)
     threads = min(threads or manifest.threads, available_cores())
-    executor = open_executor(
-        directory,
-        manifest.library,
-        manifest.weights,
-        manifest.inputs,
-        manifest.outputs,
-        threads,
-        manifest.gpu,
-        manifest.prefix,
-    )
+    executor = open_parts(directory, manifest.all_parts, manifest.inputs, manifest.outputs, threads, manifest.gpu)
     return CompiledModel(directory, manifest, executor)
+
+
+def example_inputs(directory: Path, manifest: Manifest, seed: int = 0) -> dict[str, Array]:
+    """Inputs to run the artifact on: those it was compiled with and, for what these do not name, random ones."""
+    given: dict[str, Array] = {}
+    if manifest.input_data:
+        with np.load(artifact_in(directory) / manifest.input_data) as archive:
+            given = dict(archive)
+    return feed_of(manifest.inputs, given, np.random.default_rng(seed))
 
 
 def check_artifact(directory: Path) -> Manifest:
@@ -84,32 +88,58 @@ def check_artifact(directory: Path) -> Manifest:
     return manifest
 
 
-def open_executor(
+def open_parts(
     directory: Path,
-    library: str,
-    weights: Sequence[WeightSpec],
+    parts: Sequence[Part],
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     threads: int,
     gpu: str = "",
-    prefix: str = "",
 ) -> Executor:
-    """The code and the weights in `directory`, ready to be called."""
-    if prefix:
+    """A model of these parts in `directory`, ready to be called."""
+    if len(parts) == 1 and parts[0].is_compiled:
+        return _open_compiled(directory, parts[0], threads, gpu)
+    opened: list[tuple[Part, Executor | OnnxSession]] = []
+    try:
+        for part in parts:
+            compiled = part.is_compiled
+            run = _open_compiled(directory, part, threads, gpu) if compiled else _open_onnx(directory, part, threads)
+            opened.append((part, run))
+    except BaseException:
+        for _, run in opened:
+            run.close()
+        raise
+    return PartitionedExecutor(opened, inputs, outputs)
+
+
+def _open_onnx(directory: Path, part: Part, threads: int) -> OnnxSession:
+    try:
+        return OnnxSession(directory / part.file, [output.name for output in part.outputs], threads)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{part.nodes} nodes of this model run in ONNX Runtime, which is not installed: pip install onnxruntime"
+        ) from error
+    except Exception as error:
+        raise ArtifactError(f"{directory} is damaged ({part.file}: {error}): compile the model again") from error
+
+
+def _open_compiled(directory: Path, part: Part, threads: int, gpu: str = "") -> Executor:
+    """The code and the weights of a part in `directory`, ready to be called."""
+    inputs, outputs, weights = part.inputs, part.outputs, directory / part.weights_file
+    if part.prefix:
         try:
-            return LibraryExecutor(
-                ModelLibrary(directory / library, prefix, directory / WEIGHTS, outputs, threads), inputs, outputs
-            )
+            library = ModelLibrary(directory / part.file, part.prefix, weights, outputs, threads)
         except (OSError, AttributeError) as error:
             raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
+        return LibraryExecutor(library, inputs, outputs)
     import tvm
 
     if gpu:
         _check_gpu(directory, gpu)
     try:
         with quiet_native_code():
-            executable = tvm.runtime.load_module(str(directory / library))
-        mapped = map_weights(directory / WEIGHTS, weights)
+            executable = tvm.runtime.load_module(str(directory / part.file))
+        mapped = map_weights(weights, part.weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
     return TvmExecutor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())

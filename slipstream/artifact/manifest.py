@@ -15,6 +15,7 @@ from slipstream.runtime.library import POOL
 FORMAT = 1
 FILE_NAME = "manifest.json"
 WEIGHTS = "weights.bin"
+INPUTS = "inputs.npz"
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,37 @@ class Verification:
     reference: str
     seeds: int
     outputs: tuple[OutputCheck, ...]
+    notes: tuple[str, ...] = ()  # what was given up for it to pass, a line each
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes of the model in files of their own: a compiled library with its weights, or an ONNX file.
+
+    `reasons` say what of an ONNX part cannot be compiled.
+    """
+
+    name: str
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: int = 0
+    reasons: tuple[str, ...] = ()
+    weights_file: str = ""  # nothing for an ONNX part
+    weights: tuple[WeightSpec, ...] = ()
+    prefix: str = ""
+
+    @property
+    def is_compiled(self) -> bool:
+        return bool(self.weights_file)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to load, call and trust an artifact without the tuner."""
+    """Everything needed to load, call and trust an artifact without the tuner.
+
+    A model that was cut has no `library` of its own but `parts`, in the order in which they run.
+    """
 
     model: str
     source: str
@@ -68,7 +95,22 @@ class Manifest:
     gpu: str = ""  # the GPU's architecture, such as sm_90; nothing for a CPU
     dtype: str = "float32"  # what a float32 model's products are computed in
     prefix: str = ""  # of the functions of a library that runs by itself; without one TVM's runtime runs it
+    parts: tuple[Part, ...] = ()
+    input_data: str = ""  # the file of inputs that were given to run the model on; nothing if they are random
     format: int = FORMAT
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether it runs without TVM."""
+        return all(part.prefix for part in self.all_parts if part.is_compiled)
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The parts of a model that was cut, or the whole as one."""
+        if self.parts:
+            return self.parts
+        whole = Part(self.model, self.library, self.inputs, self.outputs, 0, (), WEIGHTS, self.weights, self.prefix)
+        return (whole,)
 
     def write(self, directory: Path) -> None:
         (directory / FILE_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -94,31 +136,61 @@ class Manifest:
             raise ArtifactError(
                 f"the artifact has format {data['format']}, this Slipstream reads format {FORMAT}: compile it again"
             )
-        library = data["library"]
-        if library in ("", "..") or Path(library).name != library:
-            raise ValueError(f"its library {library!r} is not a file of this directory")
-        prefix = data.get("prefix", "")
-        if prefix and not (prefix.isascii() and prefix.isidentifier()):
-            raise ValueError(f"its prefix {prefix!r} is no name of C")
-        files = {library, WEIGHTS, *([POOL] if prefix else [])}
-        if data["checksums"].keys() != files:
-            raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
         checked = data["verification"]
-        return cls(
+        manifest = cls(
             **{
                 **data,
-                "inputs": tuple(_tensor(spec) for spec in data["inputs"]),
-                "outputs": tuple(_tensor(spec) for spec in data["outputs"]),
+                "inputs": _tensors(data["inputs"]),
+                "outputs": _tensors(data["outputs"]),
                 "features": tuple(data["features"]),
-                "weights": tuple(WeightSpec(w["dtype"], tuple(w["shape"]), w["offset"]) for w in data["weights"]),
+                "weights": _weights(data["weights"]),
+                "parts": tuple(_part(part) for part in data.get("parts", ())),
                 "verification": checked
                 and Verification(
                     checked["reference"],
                     checked["seeds"],
                     tuple(OutputCheck(**o) for o in checked["outputs"]),
+                    tuple(checked.get("notes", ())),
                 ),
             }
         )
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        """Raises `ValueError` if the files it names are not those it has checksums of."""
+        files = {self.input_data} if self.input_data else set()
+        for part in self.all_parts:
+            files |= {part.file, *([part.weights_file] if part.is_compiled else []), *([POOL] if part.prefix else [])}
+            if part.prefix and not (part.prefix.isascii() and part.prefix.isidentifier()):
+                raise ValueError(f"its prefix {part.prefix!r} is no name of C")
+        for name in (*files, *self.checksums):
+            if name in ("", "..") or Path(name).name != name:
+                raise ValueError(f"its file {name!r} is not a file of this directory")
+        # The weights of a large ONNX part are in a file beside it.
+        beside = {f"{part.file}.data" for part in self.all_parts if not part.is_compiled}
+        if self.checksums.keys() - beside != files:
+            raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
+
+
+def _part(part: dict[str, Any]) -> Part:
+    return Part(
+        **{
+            **part,
+            "inputs": _tensors(part["inputs"]),
+            "outputs": _tensors(part["outputs"]),
+            "reasons": tuple(part["reasons"]),
+            "weights": _weights(part["weights"]),
+        }
+    )
+
+
+def _weights(specs: list[dict[str, Any]]) -> tuple[WeightSpec, ...]:
+    return tuple(WeightSpec(spec["dtype"], tuple(spec["shape"]), spec["offset"]) for spec in specs)
+
+
+def _tensors(specs: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(_tensor(spec) for spec in specs)
 
 
 def _tensor(spec: dict[str, Any]) -> TensorSpec:

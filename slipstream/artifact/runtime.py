@@ -51,7 +51,7 @@ class Executor:
         values = self._bind(args, kwargs)
         results = self._run([self._to_device(spec, value) for spec, value in zip(self.inputs, values, strict=True)])
         if all(isinstance(value, np.ndarray) for value in values):
-            results = [np.asarray(self._to_numpy(result)) for result in results]
+            results = [self._to_numpy(result) for result in results]
         return Outputs(results, [spec.name for spec in self.outputs])
 
     def on_device(self, *args: Any, **kwargs: Any) -> Callable[[], Outputs]:
@@ -69,6 +69,11 @@ class Executor:
             return Outputs(results, names)
 
         return run
+
+    def run_arrays(self, arrays: list[Array]) -> list[Array]:
+        """The outputs for dense arrays of the right types and shapes, by position."""
+        tensors = [self._to_device(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
+        return [self._to_numpy(result) for result in self._run(tensors)]
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         raise NotImplementedError
@@ -89,6 +94,8 @@ class Executor:
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
             args, kwargs = [], args[0]
         names = [spec.name for spec in self.inputs]
+        if len(args) == len(names) and not kwargs:
+            return list(args)
         expected = ", ".join(map(str, self.inputs)) or "none"
         if len(args) > len(names):
             raise InputError(f"{len(args)} inputs were given, the model takes {len(names)}: {expected}")
@@ -112,8 +119,11 @@ class LibraryExecutor(Executor):
         super().__init__(inputs, outputs)
         self._library = library
 
+    def run_arrays(self, arrays: list[Array]) -> list[Array]:
+        return self._library.run(arrays)
+
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
-        return _dense_array(spec, value)
+        return dense_array(spec, value)
 
     def _run(self, tensors: list[Any]) -> list[Any]:
         return list(self._library.run(tensors))
@@ -157,7 +167,7 @@ class TvmExecutor(Executor):
         return [returned] if isinstance(returned, self._tensor_type) else list(returned)
 
     def _to_numpy(self, result: Any) -> Any:
-        return result.numpy()
+        return np.asarray(result.numpy())
 
     def _wait(self) -> None:
         self._device.sync()
@@ -169,10 +179,10 @@ class TvmExecutor(Executor):
             check_indices(spec, tensor)
             return tensor
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
-        return self._tensor(_dense_array(spec, value), self._device)
+        return self._tensor(dense_array(spec, value), self._device)
 
 
-def _dense_array(spec: TensorSpec, value: Any) -> Array:
+def dense_array(spec: TensorSpec, value: Any) -> Array:
     """An input as a dense array, after checking that it is one the model takes; the same memory if it can be."""
     _check(spec, value)
     array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value

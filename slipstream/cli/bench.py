@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slipstream.cli.errors import one_line_errors
-from slipstream.cli.options import threads_option
+from slipstream.cli.options import input_data_option, named_arrays, threads_option
 
 if TYPE_CHECKING:
     from slipstream.artifact.bench import BenchResult
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--callers", type=click.IntRange(min=1), metavar="N", help="N threads call the same model.")
 @click.option("--model", help="The model file, if it is no longer where it was compiled from.")
 @threads_option
+@input_data_option
 @click.option("--seconds", default=10.0, show_default=True, help="How long to measure, all contenders together.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
@@ -41,13 +42,14 @@ def bench(
     callers: int | None,
     model: str | None,
     threads: int | None,
+    input_data: Path | None,
     seconds: float,
     as_json: bool,
 ) -> None:
     """Time the compiled model in DIRECTORY, in turns with other runtimes on the same inputs and threads.
 
     Every runtime has a process of its own. Without --pause, --rate and --callers: back to back, then after pauses of
-    20 ms.
+    20 ms. Without --input-data: on the data that the model was compiled with, if there was any, or on random inputs.
     """
     import json
     from dataclasses import asdict
@@ -57,7 +59,7 @@ def bench(
     from slipstream.session.benchmark import keep_benchmark
 
     names = [name.strip() for name in against.split(",") if name.strip()]
-    patterns = _patterns(pause, rate, callers)
+    patterns, arrays = _patterns(pause, rate, callers), named_arrays(input_data)
     with fraction(f"timing {directory}") as progress:
         result = measure(
             directory,
@@ -66,6 +68,7 @@ def bench(
             threads=threads,
             seconds=seconds,
             patterns=patterns,
+            input_data=arrays,
             progress=progress,
         )
     keep_benchmark(directory, result)

@@ -11,12 +11,12 @@ from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import (
     ModelArgument,
     model_options,
+    named_arrays,
     parse_constants,
     parse_shapes,
-    read_arrays,
+    partition_option,
     threads_option,
 )
-from slipstream.errors import InputError
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
 @model_options
 @threads_option
+@partition_option
 @click.option(
-    "--input-data", type=click.Path(path_type=Path), metavar="FILE.npz", help="Inputs to verify with, by name."
+    "--explain", is_flag=True, help="Print the passes; with MODEL, also what each one took and how the model was cut."
 )
-@click.option("--explain", is_flag=True, help="Print the passes; with MODEL, also what each one took.")
 @one_line_errors
 def compile_command(
     model: str | None,
@@ -41,6 +41,7 @@ def compile_command(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     input_data: Path | None,
+    partition: bool,
     explain: bool,
     **options: Any,
 ) -> None:
@@ -60,23 +61,16 @@ def compile_command(
         output,
         shapes=parse_shapes(shapes),
         constants=parse_constants(constants),
-        input_data=_named_arrays(input_data),
+        input_data=named_arrays(input_data),
+        partition=partition,
         **options,
     )
     for warning in filter(None, (report.warning for report in result.passes)):
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
     if explain:
         _print_passes(result.passes)
+        _print_parts(result)
     _print_result(result)
-
-
-def _named_arrays(path: Path | None) -> Any:
-    if path is None:
-        return None
-    arrays = read_arrays(path)
-    if not isinstance(arrays, dict):
-        raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
-    return arrays
 
 
 def _compile(model: str, output: Path, **options: Any) -> CompileResult:
@@ -115,14 +109,33 @@ def _print_passes(reports: Any = None) -> None:
     print_table(("pass", "what it is for", "seconds"), rows, numeric=1)
 
 
+def _print_parts(result: CompileResult) -> None:
+    from slipstream.cli.tables import print_table
+
+    rows = [
+        (part.name, "compiled" if part.is_compiled else "ONNX Runtime", "; ".join(part.reasons), part.nodes)
+        for part in result.manifest.parts
+    ]
+    if rows:
+        print_table(("part", "runs", "why it is not compiled", "nodes"), rows, numeric=1)
+
+
 def _print_result(result: CompileResult) -> None:
     manifest, checked = result.manifest, result.verification
     size = sum(path.stat().st_size for path in result.directory.iterdir())
     click.echo(f"{result.directory}: {manifest.model} for {manifest.cpu}, {size / 1e6:.1f} MB")
+    if left := [part for part in manifest.parts if not part.is_compiled]:
+        nodes, total = sum(part.nodes for part in left), sum(part.nodes for part in manifest.parts)
+        click.echo(
+            f"{nodes} of {total} nodes run in ONNX Runtime: {'; '.join(r for part in left for r in part.reasons)}"
+        )
+    for note in checked.notes if checked is not None else ():
+        click.echo(note)
     if checked is not None:
         worst = max((output.max_relative for output in checked.outputs), default=0.0)
+        inputs = f"{checked.seeds} seeds" if checked.seeds > 1 else "the inputs given"
         click.echo(
-            f"verified against {checked.reference}: {len(checked.outputs)} output(s), {checked.seeds} seeds, "
+            f"verified against {checked.reference}: {len(checked.outputs)} output(s), {inputs}, "
             f"largest relative error {worst:.1e}"
         )
     spent = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in result.seconds.items())

@@ -51,6 +51,18 @@ dtype_option = click.option(
     metavar="float32|float16",
     help="On a GPU, what a float32 model's products are computed in; float16 is for tensor cores.",
 )
+input_data_option = click.option(
+    "--input-data",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Inputs by name; the model is run on nothing else. [default: random]",
+)
+partition_option = click.option(
+    "--partition/--no-partition",
+    default=True,
+    show_default=True,
+    help="Leave what cannot be compiled to ONNX Runtime, or refuse such a model.",
+)
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -59,8 +71,8 @@ threads_option = click.option(
 
 
 def model_options(command: F) -> F:
-    """`--shape`, `--constant`, `--target` and `--dtype`: how a model is read, and for what."""
-    for option in (dtype_option, target_option, constant_option, shape_option):
+    """`--shape`, `--constant`, `--input-data`, `--target` and `--dtype`: how a model is read, and for what."""
+    for option in (dtype_option, target_option, input_data_option, constant_option, shape_option):
         command = option(command)
     return command
 
@@ -124,6 +136,16 @@ def parse_constants(texts: tuple[str, ...]) -> dict[str, float]:
         if not name:
             raise ShapeError(f"--constant {text!r} makes no sense: write it as NAME=16000")
     return constants
+
+
+def named_arrays(path: Path | None) -> dict[str, Any] | None:
+    """The arrays of `--input-data`; None if it was not given."""
+    if path is None:
+        return None
+    arrays = read_arrays(path)
+    if not isinstance(arrays, dict):
+        raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
+    return arrays
 
 
 def read_arrays(path: Path) -> Any:

@@ -22,7 +22,12 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
     metavar="[NAME=]FILE",
     help="A .npy array or a .npz of named arrays (repeatable).",
 )
-@click.option("--random", "use_random", is_flag=True, help="Fill inputs that were not given with seeded random values.")
+@click.option(
+    "--random",
+    "use_random",
+    is_flag=True,
+    help="Fill inputs that were not given: as compiled with --input-data, or random.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of --random.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE.npz", help="Save the outputs by name.")
 @threads_option
@@ -36,13 +41,12 @@ def run(
     import numpy as np
 
     import_tvm_without_torch()
-    from slipstream.artifact.loaded import load
-    from slipstream.frontends.inputs import random_inputs
+    from slipstream.artifact.loaded import example_inputs, load
 
     model = load(directory, threads=threads)
     feeds = _read_inputs(inputs, [spec.name for spec in model.inputs])
     if use_random:
-        feeds = {**random_inputs(model.inputs, np.random.default_rng(seed)), **feeds}
+        feeds = {**example_inputs(directory, model.manifest, seed), **feeds}
     elif not feeds and model.inputs:
         expected = ", ".join(map(str, model.inputs))
         raise InputError(f"no inputs: give --input FILE or --random; the model takes {expected}")
@@ -50,10 +54,10 @@ def run(
     results = model(feeds)
     click.echo(f"ran {model.manifest.model} in {(time.perf_counter() - began) * 1e3:.1f} ms (first run)")
     for name, value in results.items():
-        click.echo(f"{name}: {value.dtype}{list(value.shape)} {_summary(value)}")
+        click.echo(f"{name}: {_summary(value)}")
     if output is not None:
         try:
-            np.savez(output, **dict(results.items()))
+            np.savez(output, **{name: np.asarray(value) for name, value in results.items()})  # type: ignore[arg-type]
         except OSError as error:
             raise InputError(f"cannot write {output}: {error.strerror}") from error
         click.echo(f"saved {output}")
@@ -81,7 +85,11 @@ def _read_inputs(texts: tuple[str, ...], names: list[str]) -> dict[str, Any]:
 def _summary(value: Any) -> str:
     import numpy as np
 
+    if not isinstance(value, np.ndarray):
+        return f"{type(value).__name__} {str(value)[:80]}"
+    kind = f"{value.dtype}{list(value.shape)}"
     if value.size == 0:
-        return "(empty)"
+        return f"{kind} (empty)"
     head = np.array2string(value.reshape(-1)[:5], precision=4, separator=" ")
-    return f"{head[:-1]}{' ...' if value.size > 5 else ''}]  min {value.min():.4g}  max {value.max():.4g}"
+    values = f"{kind} {head[:-1]}{' ...' if value.size > 5 else ''}]"
+    return values if value.dtype.kind not in "biufV" else f"{values}  min {value.min():.4g}  max {value.max():.4g}"

@@ -16,8 +16,10 @@ from slipstream.cli.options import (
     CHOICES,
     ModelArgument,
     model_options,
+    named_arrays,
     parse_constants,
     parse_shapes,
+    partition_option,
     plugin_options,
     rpc_options,
     threads_option,
@@ -88,6 +90,7 @@ class _TuneCommand(click.Command):
 @rpc_options
 @model_options
 @threads_option
+@partition_option
 @_view_options
 @one_line_errors
 def tune_command(
@@ -95,6 +98,7 @@ def tune_command(
     output: Path,
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
+    input_data: Path | None,
     live_page: bool,
     mode: Any,
     without: str | None,
@@ -107,6 +111,7 @@ def tune_command(
     session that was killed goes on with 'slipstream resume DIR'.
     """
     parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
+    parsed["input_data"] = named_arrays(input_data)
 
     def work(watcher: Any) -> TuningResult:
         if not model.endswith(".pt2"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ModelError
-from slipstream.frontends.inputs import TensorSpec, random_inputs
+from slipstream.frontends.inputs import Array, TensorSpec, random_inputs
 from slipstream.frontends.model import Model, Reference
 
 __all__ = ["Model", "Reference", "TensorSpec", "load_model", "random_inputs"]
@@ -21,23 +21,33 @@ def load_model(
     example_inputs: Sequence[Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
+    partition: bool = True,
+    input_data: Mapping[str, Array] | None = None,
 ) -> Model:
     """Read and import a model.
 
     `model` is a path to an ONNX file or a saved `.pt2`, a zoo name (`zoo:resnet18`), an `onnx.ModelProto`, a
     `torch.export.ExportedProgram`, or a `torch.nn.Module` together with `example_inputs`. `shapes` fixes
-    dynamic inputs, `constants` turns inputs such as a sample rate into constants; both are for ONNX.
+    dynamic inputs, `constants` turns inputs such as a sample rate into constants; both are for ONNX. What of an ONNX
+    model cannot be compiled is left to ONNX Runtime, as a part of its own; without `partition` such a model is an
+    error. `input_data` are inputs to run the model on; without them they are random.
     """
+    for_onnx: dict[str, Any] = {
+        "shapes": shapes,
+        "constants": constants,
+        "partition": partition,
+        "input_data": input_data,
+    }
     if isinstance(model, str) and model.startswith(_ZOO):
-        return _load_zoo(model, shapes, constants)
+        return _load_zoo(model, for_onnx)
     if isinstance(model, str | Path):
-        return _load_file(Path(model), shapes, constants)
+        return _load_file(Path(model), for_onnx)
     kind = type(model).__module__.partition(".")[0]
     if kind == "onnx":
         from slipstream.frontends.onnx_import import load_onnx
 
         name = model.graph.name or "model"
-        return load_onnx(model, name=name, source="memory", shapes=shapes, constants=constants)
+        return load_onnx(model, name=name, source="memory", **for_onnx)
     from slipstream.frontends import torch_export
 
     if shapes or constants:
@@ -45,16 +55,16 @@ def load_model(
     return torch_export.load_torch(model, example_inputs)
 
 
-def _load_zoo(spec: str, shapes: Mapping[str, Sequence[int]] | None, constants: Any) -> Model:
+def _load_zoo(spec: str, for_onnx: dict[str, Any]) -> Model:
     from slipstream.frontends import zoo
     from slipstream.frontends.onnx_import import load_onnx
 
     name = spec.removeprefix(_ZOO)
     model = zoo.build(name)
-    return load_onnx(model, name=name, source=spec, shapes=shapes, constants=constants, disposable=True)
+    return load_onnx(model, name=name, source=spec, disposable=True, **for_onnx)
 
 
-def _load_file(path: Path, shapes: Mapping[str, Sequence[int]] | None, constants: Any) -> Model:
+def _load_file(path: Path, for_onnx: dict[str, Any]) -> Model:
     if not path.exists():
         raise ModelError(f"there is no file {path}: give an ONNX file, a .pt2, or a zoo name such as zoo:resnet18")
     if path.is_dir():
@@ -66,4 +76,4 @@ def _load_file(path: Path, shapes: Mapping[str, Sequence[int]] | None, constants
         return torch_export.load_pt2(path)
     from slipstream.frontends.onnx_import import load_onnx
 
-    return load_onnx(path, name=path.stem, source=source, shapes=shapes, constants=constants)
+    return load_onnx(path, name=path.stem, source=source, **for_onnx)

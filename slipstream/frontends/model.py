@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from slipstream.frontends.inputs import Array, TensorSpec
@@ -14,13 +15,42 @@ class Reference(Protocol):
 
     name: str
 
-    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
+    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Any]]:
         """For each set of inputs, the outputs in the model's order."""
 
 
 @dataclass(frozen=True)
+class CompiledPart:
+    """Nodes of a model that are compiled together, as a Relax module whose `main` takes `inputs`."""
+
+    name: str
+    module: Any = field(repr=False)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
+class OnnxPart:
+    """Nodes of a model that ONNX Runtime runs, as an ONNX file; `reasons` say which of them cannot be compiled and why.
+
+    A dimension of `inputs` and `outputs` that depends on the data is -1.
+    """
+
+    name: str
+    path: Path = field(repr=False)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Model:
-    """An imported model: a Relax module whose `main` takes `inputs` and holds its weights as constants."""
+    """An imported model: a Relax module whose `main` takes `inputs` and holds its weights as constants.
+
+    A model that cannot be compiled as a whole has no `module` but `parts`, in the order in which they run.
+    """
 
     name: str
     source: str
@@ -30,3 +60,26 @@ class Model:
     fingerprint: str
     reference: Reference = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[CompiledPart | OnnxPart, ...] = ()
+
+    @property
+    def compiled_parts(self) -> tuple[CompiledPart, ...]:
+        """What has to be compiled: the whole model, or some of its parts."""
+        if not self.parts:
+            return (CompiledPart(self.name, self.module, self.inputs, self.outputs),)
+        return tuple(part for part in self.parts if isinstance(part, CompiledPart))
+
+    @property
+    def onnx_parts(self) -> tuple[OnnxPart, ...]:
+        """What ONNX Runtime runs."""
+        return tuple(part for part in self.parts if isinstance(part, OnnxPart))
+
+
+def describe_parts(parts: Sequence[CompiledPart | OnnxPart]) -> list[tuple[str, str, int, str]]:
+    """A row for each part: its name, what runs it, how many nodes it has, and why it is not compiled."""
+    return [
+        (part.name, "compiled", part.nodes, "")
+        if isinstance(part, CompiledPart)
+        else (part.name, "ONNX Runtime", part.nodes, "; ".join(part.reasons))
+        for part in parts
+    ]

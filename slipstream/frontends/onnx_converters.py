@@ -15,6 +15,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from slipstream.frontends import onnx_recurrent
 from slipstream.frontends.onnx_resize import Resize, Upsample
 from slipstream.tvm_bridge.onnx_table import stock_converters, with_converters
 
@@ -142,7 +143,14 @@ class _Dropout(onnx_frontend.Dropout):  # type: ignore[misc]
 
     @classmethod
     def _impl_v12(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        ratio, training = inputs[1], inputs[2]
+        if training is not None and not (_is_zero(training) or _is_zero(ratio)):
+            raise NotImplementedError(f"node {attr['tvm_custom']['name']!r} is in training mode, in which it is random")
         return cls._impl_v1(bb, inputs, attr, params)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, ir.GenericConst) and not value.value.numpy().any()
 
 
 class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
@@ -156,7 +164,25 @@ class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
             exponent = relax.const(exponent.value.numpy().astype(dtype))
         elif str(exponent.ty.dtype) != dtype:
             exponent = bb.normalize(relax.op.astype(exponent, dtype))
+        if "int" in dtype:  # TVM has powers of floats alone
+            base, exponent = (bb.normalize(relax.op.astype(one, "float64")) for one in (base, exponent))
+            return relax.op.astype(bb.normalize(relax.op.power(base, exponent)), dtype)
         return super()._impl_v7(bb, [base, exponent], attr, params)
+
+
+class _IsInf(onnx_frontend.IsInf):  # type: ignore[misc]
+    """Infinities of one sign, if the node says so."""
+
+    @classmethod
+    def _impl_v10(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x = inputs[0]
+        found = bb.normalize(relax.op.isinf(x))
+        zero = relax.const(0, str(x.ty.dtype))
+        if not attr.get("detect_positive", 1):
+            found = bb.normalize(relax.op.logical_and(found, bb.normalize(relax.op.less(x, zero))))
+        if not attr.get("detect_negative", 1):
+            found = bb.normalize(relax.op.logical_and(found, bb.normalize(relax.op.greater(x, zero))))
+        return found
 
 
 class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
@@ -219,18 +245,36 @@ class _LpNormalization(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
             norm = relax.op.sum(relax.op.abs(x), axis, keepdims=True)
         else:
             norm = relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), axis, keepdims=True))
-        return relax.op.divide(x, bb.normalize(norm))
+        norm = bb.normalize(norm)
+        dtype = str(x.ty.dtype)
+        # A row of zeros stays as it is.
+        flat = bb.normalize(relax.op.equal(norm, relax.const(0, dtype)))
+        return relax.op.divide(x, bb.normalize(relax.op.where(flat, relax.const(1, dtype), norm)))
+
+
+class _CumProd(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x, axis = inputs[0], _integers(onnx_frontend.get_constant(inputs[1], params))[0]
+        backwards = attr.get("reverse", 0)
+        if backwards:
+            x = bb.normalize(relax.op.flip(x, axis))
+        x = bb.normalize(relax.op.cumprod(x, axis, exclusive=bool(attr.get("exclusive", 0))))
+        return bb.normalize(relax.op.flip(x, axis)) if backwards else x
 
 
 _CONVERTERS = {
+    **onnx_recurrent.CONVERTERS,
     "Clip": _Clip,
     "Gather": _Gather,
     "Slice": _Slice,
     "Concat": _Concat,
     "Dropout": _Dropout,
+    "IsInf": _IsInf,
     "Pow": _Pow,
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
+    "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
     "Resize": Resize,
     "Upsample": Upsample,

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 import tempfile
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +12,14 @@ import onnx
 
 from slipstream.errors import ModelError, UnsupportedModelError
 from slipstream.frontends import sandbox
-from slipstream.frontends.inputs import Array, TensorSpec
-from slipstream.frontends.model import Model
+from slipstream.frontends.inputs import Array, TensorSpec, feed_of
+from slipstream.frontends.model import CompiledPart, Model, OnnxPart
 from slipstream.frontends.onnx_files import save
-
-_STANDARD_DOMAINS = ("", "ai.onnx")
-# TVM gives these results of the largest possible size instead of the size the data determines.
-_DATA_DEPENDENT = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
-# Messages of the importer when a shape is computed at run time; none of them names the cause.
-_DYNAMIC_SHAPE_MESSAGES = (
-    "to be Shape",
-    "ShapeExpr",
-    "'PrimType'",
-    "emit_te now only supports",
-    "static shape",
-    "IntImm",
-)
+from slipstream.frontends.onnx_graph import NodeRefusedError, import_graph, known_refusals, outputs_of, refused_at
+from slipstream.frontends.onnx_partition import import_parts
+from slipstream.frontends.onnx_support import refusal_message
+from slipstream.frontends.onnx_values import drop_unused
+from slipstream.frontends.output_files import read_outputs
 
 
 class OnnxReference:
@@ -57,19 +44,26 @@ class OnnxReference:
         """The same, simplified: what TVM imports."""
         return self.directory / "clean.onnx"
 
-    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Array]]:
+    def outputs(self, feeds: Sequence[dict[str, Array]]) -> list[list[Any]]:
+        return self._run("run", feeds, model=str(self.path))
+
+    def outputs_without_optimisation(self, feeds: Sequence[dict[str, Array]]) -> list[list[Any]]:
+        """The same computed in another way: how far the two differ is how exact the model can be."""
+        return self._run("run", feeds, model=str(self.path), optimise=False)
+
+    def values(self, feeds: Sequence[dict[str, Array]], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Values of these names inside the simplified model, for each set of inputs."""
+        found = self._run("run_values", feeds, model=str(self.clean_path), names=list(names))
+        return [dict(zip(names, values, strict=True)) for values in found]
+
+    def _run(self, job: str, feeds: Sequence[dict[str, Array]], **arguments: Any) -> list[list[Any]]:
         with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
             given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
             returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
             for path, feed in zip(given, feeds, strict=True):
                 np.savez(path, **feed)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
-            sandbox.call("run", model=str(self.path), feeds=given, results=returned)
-            return [_read_positional(path) for path in returned]
-
-
-def _read_positional(path: str) -> list[Array]:
-    with np.load(path) as archive:
-        return [archive[f"arr_{i}"] for i in range(len(archive.files))]
+            sandbox.call(job, feeds=given, results=returned, **arguments)
+            return [read_outputs(path) for path in returned]
 
 
 def clean_onnx(
@@ -77,14 +71,18 @@ def clean_onnx(
     shapes: Mapping[str, Sequence[int]],
     constants: Mapping[str, float],
     disposable: bool = False,
+    input_data: Mapping[str, Array] | None = None,
 ) -> tuple[OnnxReference, dict[str, Any]]:
     """Fix and simplify the model in the sandbox: (paths of both forms, properties of the model).
 
-    The weights of a `disposable` message may be moved out of it, which saves a copy.
+    The weights of a `disposable` message may be moved out of it, which saves a copy. Both forms are run on
+    `input_data` and, for inputs that are not in it, on random values.
     """
     reference = OnnxReference()
     path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx", disposable)
     del model
+    given = reference.directory / "given.npz"
+    np.savez(given, **dict(input_data or {}))  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
     try:
         return reference, sandbox.call(
             "prepare",
@@ -92,6 +90,7 @@ def clean_onnx(
             workdir=str(reference.directory),
             shapes=dict(shapes),
             constants=dict(constants),
+            given=str(given),
         )
     except ModelError as error:
         if type(error) is ModelError and "ONNX Runtime" in str(error):
@@ -99,7 +98,7 @@ def clean_onnx(
         raise
     finally:
         if path.parent == reference.directory:
-            for file in reference.directory.glob("given.onnx*"):
+            for file in reference.directory.glob("given.*"):
                 file.unlink()
 
 
@@ -111,24 +110,43 @@ def load_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
     disposable: bool = False,
+    partition: bool = True,
+    input_data: Mapping[str, Array] | None = None,
 ) -> Model:
     """Clean the model, then import it. See `slipstream.frontends.load_model`."""
     shapes, constants = dict(shapes or {}), dict(constants or {})
-    reference, prepared = clean_onnx(model, shapes, constants, disposable)
+    reference, prepared = clean_onnx(model, shapes, constants, disposable, input_data)
     del model
+    inputs = tuple(TensorSpec(n, tuple(shape), dtype, limit) for n, shape, dtype, limit in prepared["inputs"])
     clean = onnx.load(str(reference.clean_path))
-    _refuse_unsupported(clean)
-    module = _import(clean)
-    _refuse_dynamic(module)
+    drop_unused(clean.graph)
+    refused = known_refusals(clean.graph, prepared["refused"])
+    module: Any = None
+    parts: tuple[CompiledPart | OnnxPart, ...] = ()
+    if not refused:
+        try:
+            module = import_graph(clean)
+        except NodeRefusedError as error:
+            refused = refused_at(clean.graph, error)
+    if refused and not partition:
+        raise UnsupportedModelError(
+            f"{refusal_message(clean.graph, refused)}: leave that to ONNX Runtime (no --no-partition), or replace it"
+        )
+    if refused:
+        feeds = feed_of(inputs, input_data or {}, np.random.default_rng(0))
+        parts, outputs = import_parts(clean, reference.directory, prepared["outputs"], feeds, refused)
+    else:
+        outputs = outputs_of(module, prepared["outputs"])
     return Model(
         name=name,
         source=source,
         module=module,
-        inputs=tuple(TensorSpec(n, tuple(shape), dtype, limit) for n, shape, dtype, limit in prepared["inputs"]),
-        outputs=_outputs(module, prepared["outputs"]),
+        inputs=inputs,
+        outputs=outputs,
         fingerprint=prepared["fingerprint"],
         reference=reference,
         options={"shapes": shapes, "constants": constants},
+        parts=parts,
     )
 
 
@@ -146,118 +164,11 @@ def _write(model: onnx.ModelProto, path: Path, disposable: bool) -> Path:
 def _explain_by_operators(path: Path, error: ModelError) -> None:
     """When ONNX Runtime refuses a model, unknown operators are the likeliest reason."""
     try:
-        unsupported = _unsupported(onnx.load(str(path), load_external_data=False))
+        graph = onnx.load(str(path), load_external_data=False).graph
+        unsupported = known_refusals(graph, before_rewriting=True)
     except Exception:  # the file is too damaged to say more than ONNX Runtime said
         return
     if unsupported:
-        raise UnsupportedModelError(_complaint(unsupported)) from error
-
-
-def _refuse_unsupported(model: onnx.ModelProto) -> None:
-    unsupported = _unsupported(model)
-    if unsupported:
-        raise UnsupportedModelError(_complaint(unsupported))
-    data_dependent = [node.op_type for node in _nodes(model.graph) if node.op_type in _DATA_DEPENDENT]
-    if data_dependent:
-        raise UnsupportedModelError(_data_dependent(data_dependent[0]))
-
-
-def _complaint(unsupported: Counter[str]) -> str:
-    listed = ", ".join(f"{what} ({n} node{'s' if n > 1 else ''})" for what, n in sorted(unsupported.items()))
-    return f"TVM cannot import these operators: {listed}; replace them in the model, or export with another opset"
-
-
-def _unsupported(model: onnx.ModelProto) -> Counter[str]:
-    """Operators without a converter, with how often they occur."""
-    from slipstream.frontends.onnx_converters import convert_map
-
-    known = convert_map()
-    found: Counter[str] = Counter()
-    for node in _nodes(model.graph):
-        if node.domain not in _STANDARD_DOMAINS:
-            found[f"{node.domain}.{node.op_type}"] += 1
-        elif node.op_type not in known and node.op_type != "If":
-            found[node.op_type] += 1
-    return found
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those inside control flow included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from _nodes(inner)
-
-
-def _import(model: onnx.ModelProto) -> Any:
-    from tvm.relax.frontend.onnx import from_onnx
-
-    from slipstream.frontends.onnx_converters import our_converters
-
-    printed = io.StringIO()
-    try:
-        with our_converters(), contextlib.redirect_stdout(printed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return from_onnx(model)
-    except Exception as error:
-        raise UnsupportedModelError(_import_failure(error, printed.getvalue())) from error
-
-
-def _import_failure(error: Exception, printed: str) -> str:
-    match = re.search(r"Error converting operator (\w+)", printed)
-    where = f" at operator {match[1]}" if match else ""
-    said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
-    if any(text in said for text in _DYNAMIC_SHAPE_MESSAGES):
-        return (
-            f"TVM cannot import this model{where}: a shape in it depends on the data at run time ({said}); "
-            "fix all input shapes with --shape, or bind configuration inputs with --constant"
-        )
-    return f"TVM cannot import this model{where}: {said}"
-
-
-def _refuse_dynamic(module: Any) -> None:
-    """Sizes that only the data decides (NonZero, NonMaxSuppression) cannot be scheduled."""
-    from tvm import relax, tirx
-
-    def is_static(type_: Any) -> bool:
-        if isinstance(type_, relax.TupleType):
-            return all(is_static(field) for field in type_.fields)
-        if not isinstance(type_, relax.TensorType):
-            return True
-        return type_.shape is not None and all(isinstance(extent, tirx.IntImm) for extent in type_.shape)
-
-    found: list[str] = []
-
-    def look(value: Any) -> None:
-        if isinstance(value, relax.Call) and not is_static(value.ty):
-            found.append(str(getattr(value.op, "name", "a function")).removeprefix("relax."))
-
-    relax.analysis.post_order_visit(module["main"], look)
-    if found:
-        raise UnsupportedModelError(_data_dependent(found[0]))
-
-
-def _data_dependent(operator: str) -> str:
-    return (
-        f"the size of a result of {operator} depends on the data: only models of static shapes can be compiled; "
-        "cut the model off before it, and do such post-processing outside"
-    )
-
-
-def _outputs(module: Any, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    from tvm import relax
-
-    returned = module["main"].ret_ty
-    types = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
-    return tuple(output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
-
-
-def output_spec(name: str, type_: Any) -> TensorSpec:
-    """The name, shape and type of one result of `main`."""
-    try:
-        return TensorSpec(name, tuple(int(extent) for extent in type_.shape), str(type_.dtype))
-    except (TypeError, AttributeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"the shape of output {name!r} depends on the data: only models of static shapes can be compiled"
+            f"{error}; {refusal_message(graph, unsupported)}: replace it, or export with another opset"
         ) from error

@@ -18,13 +18,15 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from slipstream.errors import ModelError, SlipstreamError
-from slipstream.frontends import onnx_clean, onnx_run
+from slipstream.frontends import onnx_clean, onnx_run, onnx_values
 from slipstream.processes.channel import Channel, ChannelClosedError
 from slipstream.processes.child import die_with_parent
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "prepare": onnx_clean.prepare,
     "run": onnx_run.run_files,
+    "run_values": onnx_values.run_values,
+    "read_types": onnx_values.read_types,
 }
 
 

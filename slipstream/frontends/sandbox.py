@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from slipstream import errors
@@ -61,7 +63,27 @@ class _Worker:
         self._channel = self._process = None
 
 
-_worker = _Worker()
+class _Here:
+    """Runs jobs in this process."""
+
+    def call(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        from slipstream.frontends.onnx_worker import JOBS
+
+        return {"result": JOBS[job](**arguments)}
+
+
+_worker: _Worker | _Here = _Worker()
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Run the jobs without a worker: for a process that is itself a forked copy, which may crash."""
+    global _worker
+    worker, _worker = _worker, _Here()
+    try:
+        yield
+    finally:
+        _worker = worker
 
 
 def call(job: str, **arguments: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 from slipstream.errors import MissingDependencyError, ModelError, UnsupportedModelError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
-from slipstream.frontends.onnx_import import output_spec
+from slipstream.frontends.onnx_graph import output_spec
+from slipstream.frontends.torch_recurrent import keep_layers
 
 
 class TorchReference:
@@ -82,7 +83,13 @@ def _import(program: Any, *, name: str, source: str) -> Model:
 
     inputs = _inputs(program)
     try:
-        module = from_exported_program(program, unwrap_unit_return_tuple=False)
+        kept, converters = keep_layers(program)
+        module = from_exported_program(
+            kept,
+            unwrap_unit_return_tuple=False,
+            custom_convert_map=converters or None,
+            run_ep_decomposition=not converters,
+        )
     except Exception as error:
         raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {_first_line(error)}") from error
     returned = module["main"].ret_ty

@@ -51,18 +51,18 @@ class Operator:
     func: tirx.PrimFunc = field(compare=False, repr=False)
 
 
-def extract_operators(mod: tvm.IRModule) -> list[Operator]:
-    """The operators that `main` of a prepared module calls, each once, the most FLOPs over the model first.
+def extract_operators(*mods: tvm.IRModule) -> list[Operator]:
+    """The operators that `main` of prepared modules, the parts of a model, calls, each once, the most FLOPs first.
 
     Functions that compute the same under different names are one operator (see `operator_key`).
     """
-    calls = _count_calls(mod)
-    same: dict[str, list[Any]] = {}
-    for variable in calls:
-        same.setdefault(operator_key(mod[variable]), []).append(variable)
+    same: dict[str, list[tuple[Any, tirx.PrimFunc, int]]] = {}
+    for mod in mods:
+        for variable, calls in _count_calls(mod).items():
+            same.setdefault(operator_key(mod[variable]), []).append((variable, mod[variable], calls))
     operators = [
-        make_operator(key, variables, mod[variables[0]], sum(calls[variable] for variable in variables))
-        for key, variables in same.items()
+        make_operator(key, [variable for variable, _, _ in found], found[0][1], sum(calls for _, _, calls in found))
+        for key, found in same.items()
     ]
     return sorted(operators, key=lambda op: (-op.weight * op.flops, -op.weight * op.bytes, op.key))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -21,3 +21,8 @@ class PassReport:
             f"the pass {self.name!r} was left out, since TVM failed on it ({self.skipped}): "
             "the model is compiled without it and may be slower"
         )
+
+
+def sum_reports(one: PassReport, other: PassReport) -> PassReport:
+    """What the same pass did to two parts of a model."""
+    return replace(one, seconds=one.seconds + other.seconds, skipped=one.skipped or other.skipped)

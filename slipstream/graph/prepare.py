@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.relax import transform
 
+from slipstream.frontends.model import Model
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
@@ -22,7 +23,7 @@ from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.gpu.half_precision import cast_to_half
 from slipstream.graph.layout import convert_layout
-from slipstream.graph.pass_report import PassReport
+from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 
@@ -46,6 +47,10 @@ def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     # A GPU has instructions for exp, tanh and similar functions.
     return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS)(mod)
+
+
+def _legalize_exactly(mod: tvm.IRModule, _: Target) -> tvm.IRModule:
+    return transform.LegalizeOps()(mod)
 
 
 def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -131,18 +136,37 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def prepare(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[PassReport]]:
-    """Run `PASSES` over an imported module; the reports have the seconds of each."""
+def prepare(
+    mod: tvm.IRModule, target: Target, *, exact_functions: bool = False
+) -> tuple[tvm.IRModule, list[PassReport]]:
+    """Run `PASSES` over an imported module; the reports have the seconds of each.
+
+    With `exact_functions`, exp and similar functions are the C library's, which does not vectorise.
+    """
     reports = []
     with target.tvm:
         for step in PASSES:
             started = time.perf_counter()
             skipped = ""
+            apply = _legalize_exactly if exact_functions and step.apply is _legalize else step.apply
             try:
-                mod = step.apply(mod, target)
+                mod = apply(mod, target)
             except Exception as error:
                 if not step.optional:
                     raise
                 skipped = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             reports.append(PassReport(step.name, step.why, time.perf_counter() - started, skipped))
     return mod, reports
+
+
+def prepare_parts(
+    model: Model, target: Target, *, exact_functions: bool = False
+) -> tuple[tuple[tvm.IRModule, ...], list[PassReport]]:
+    """What has to be compiled of a model, prepared; the seconds of a pass are those of all parts."""
+    prepared: list[tvm.IRModule] = []
+    reports: list[PassReport] = []
+    for part in model.compiled_parts:
+        module, own = prepare(part.module, target, exact_functions=exact_functions)
+        prepared.append(module)
+        reports = [sum_reports(*pair) for pair in zip(reports, own, strict=True)] if reports else own
+    return tuple(prepared), reports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -101,7 +102,7 @@ class ModelLibrary:
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array that compiled code can write to directly."""
-    size = int(np.prod(shape)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % _ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)

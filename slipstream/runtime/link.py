@@ -46,8 +46,9 @@ def pool_library() -> Path:
 
 
 def copy_pool(directory: Path) -> None:
-    """Put the thread pool's library beside a model's."""
-    shutil.copyfile(pool_library(), directory / POOL)
+    """Put the thread pool's library beside a model's, if it is not there: this process may have it open."""
+    if not (directory / POOL).exists():
+        shutil.copyfile(pool_library(), directory / POOL)
 
 
 def _cache() -> Path:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from slipstream.errors import SlipstreamError
+from slipstream.frontends.inputs import Array
 from slipstream.store import Store
 
-STORE, MODEL, SESSION = "store.db", "model", "session.json"
+STORE, MODEL, SESSION, INPUTS = "store.db", "model", "session.json", "inputs.npz"
 
 
 class SessionDirectoryError(SlipstreamError):
@@ -29,6 +33,21 @@ class SessionDirectory:
     def model(self) -> Path:
         """Where the compiled model goes."""
         return self.path / MODEL
+
+    def keep_inputs(self, input_data: Mapping[str, Array] | None) -> None:
+        """Write down the inputs that were given to run the model on, for when the session is resumed."""
+        if input_data:
+            np.savez(self.path / INPUTS, **dict(input_data))  # type: ignore[arg-type]  # any name is allowed
+
+    def read_inputs(self) -> dict[str, Array] | None:
+        """The inputs that were given; None if there were none."""
+        if not (self.path / INPUTS).is_file():
+            return None
+        try:
+            with np.load(self.path / INPUTS) as archive:
+                return dict(archive)
+        except (OSError, ValueError) as error:
+            raise SessionDirectoryError(f"{self.path / INPUTS} is damaged ({error}): put it back") from error
 
     def write(self) -> None:
         inside = self.store.is_relative_to(self.path)

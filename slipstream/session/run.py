@@ -13,6 +13,7 @@ from typing import Any
 
 from slipstream.errors import BuildError, VerificationError
 from slipstream.frontends import Model
+from slipstream.frontends.inputs import Array
 from slipstream.machine.target import Target
 from slipstream.plugins import Context, Plugins
 from slipstream.program.decisions import to_json
@@ -38,7 +39,7 @@ class SessionRun:
     directory: SessionDirectory
     store: Store
     model: Model
-    prepared: Any
+    prepared: tuple[Any, ...]
     target: Target
     settings: Settings
     budget: Budget
@@ -48,6 +49,7 @@ class SessionRun:
     plugins: Plugins
     rpc: str | None = None
     rpc_key: str | None = None
+    input_data: dict[str, Array] | None = None
 
     def run(self) -> TuningResult:
         from slipstream.graph.operators import extract_operators
@@ -60,7 +62,7 @@ class SessionRun:
 
         settings = self.settings
         make_space = Space if settings.parts.own_sketches else StockSpace
-        found = extract_operators(self.prepared)
+        found = extract_operators(*self.prepared)
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
@@ -181,6 +183,7 @@ class SessionRun:
 
     def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[float, str]:
         from slipstream.artifact.compile import write_artifact
+        from slipstream.graph.prepare import prepare_parts
         from slipstream.session.winners import schedule_with
 
         def stage(name: str) -> None:
@@ -191,18 +194,24 @@ class SessionRun:
 
         note, started = "", time.monotonic()
 
+        def prepared(exact_functions: bool) -> Any:
+            return prepare_parts(self.model, self.target, exact_functions=True)[0] if exact_functions else self.prepared
+
         def write(program: Any, tuned: dict[str, Any]) -> None:
-            write_artifact(
+            manifest = write_artifact(
                 self.model,
-                lambda: self.prepared,
+                prepared,
                 self.target,
                 self.directory.model,
                 program=program,
                 threads=self.target.threads,
+                input_data=self.input_data,
                 tuned=tuned,
                 choose_threads=self.rpc is None,
                 stage=stage,
             )
+            for text in manifest.verification.notes if manifest.verification else ():
+                self._tell("message", session.snapshot, text=text)
 
         try:
             found = {"trials": session.history.trials, "sum_of_operators": session.snapshot.latency}
@@ -252,15 +261,11 @@ def _measure_peak(target: Target) -> float:
 
 def _time_model(directory: Path, threads: int) -> float:
     """Seconds of one run of the compiled model: the median over a second or two, or over 500 calls."""
-    import numpy as np
-
-    from slipstream.artifact.loaded import load
-    from slipstream.frontends.inputs import random_inputs
+    from slipstream.artifact.loaded import example_inputs, load
     from slipstream.statistics import median
 
     model = load(directory, threads=threads)
-    feed = random_inputs(model.inputs, np.random.default_rng(0))
-    run = model.on_device(feed)
+    run = model.on_device(example_inputs(directory, model.manifest))
     samples: list[float] = []
     deadline = time.monotonic() + _END_TO_END_SECONDS
     while len(samples) < 5 or (time.monotonic() < deadline and len(samples) < _END_TO_END_CALLS):

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
+from slipstream.artifact.verify import verification_inputs
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
+from slipstream.frontends.inputs import Array
+from slipstream.frontends.model import describe_parts
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.plugins import Plugins
@@ -58,6 +61,8 @@ def tune(
     example_inputs: Sequence[Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, float] | None = None,
+    partition: bool = True,
+    input_data: dict[str, Array] | None = None,
     callbacks: Sequence[Watcher] = (),
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
@@ -66,8 +71,9 @@ def tune(
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
     without any, when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
-    `dtype` "float16" computes a float32 model's products in half precision, on a GPU. `callbacks` get every event and
-    a snapshot of the session.
+    `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
+    ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
+    does not name is random. `callbacks` get every event and a snapshot of the session.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -94,10 +100,15 @@ def tune(
         chosen = choose(gpu=True)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
+    load: dict[str, Any] = {
+        "shapes": shapes and {k: list(v) for k, v in shapes.items()},
+        "constants": constants,
+        "partition": partition,
+    }
     loaded = (
         model
         if isinstance(model, Model)
-        else load_model(model, example_inputs=example_inputs, shapes=shapes, constants=constants)
+        else load_model(model, example_inputs=example_inputs, input_data=input_data, **load)
     )
     options = {
         "settings": chosen.to_json(),
@@ -108,14 +119,29 @@ def tune(
         "threads": threads,
         "rpc": [rpc, rpc_key],
         "source": loaded.source,
-        "load": {"shapes": shapes and {k: list(v) for k, v in shapes.items()}, "constants": constants},
+        "load": load,
     }
-    prepared, warnings = _prepare(loaded, resolved)
-    watcher = _with_messages(_broadcast(callbacks), warnings)
+    verification_inputs(loaded, input_data)  # wrong ones are better said now than when the session is over
+    prepared, messages = _prepare(loaded, resolved)
+    watcher = _with_messages(_broadcast(callbacks), messages)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
+        directory.keep_inputs(input_data)
         run = SessionRun(
-            directory, opened, loaded, prepared, resolved, chosen, limits, watcher, began, 0.0, parts, rpc, rpc_key
+            directory,
+            opened,
+            loaded,
+            prepared,
+            resolved,
+            chosen,
+            limits,
+            watcher,
+            began,
+            0.0,
+            parts,
+            rpc,
+            rpc_key,
+            input_data,
         )
         return run.run()
 
@@ -149,7 +175,8 @@ def resume(
         stored["measurer"] = options.get("measurer") or _default_measurer(rpc)
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
         parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
-        loaded = _load_again(record, model, example_inputs)
+        input_data = folder.read_inputs()
+        loaded = _load_again(record, model, example_inputs, input_data)
         resolved = resolve_target(options["target"], options["threads"], options.get("dtype", "float32"))
         if opened.add_hardware(describe_hardware(resolved, rpc_key, stored["measurer"])) != record.hardware:
             raise SlipstreamError(
@@ -161,8 +188,8 @@ def resume(
             limits = _more(Budget.of(budget, trials, until_latency), record, opened)
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
-        prepared, warnings = _prepare(loaded, resolved)
-        watcher = _with_messages(_broadcast(callbacks), warnings)
+        prepared, messages = _prepare(loaded, resolved)
+        watcher = _with_messages(_broadcast(callbacks), messages)
         run = SessionRun(
             folder,
             opened,
@@ -177,6 +204,7 @@ def resume(
             parts,
             rpc,
             rpc_key,
+            input_data,
         )
         return run.run()
 
@@ -222,15 +250,17 @@ def _default_measurer(rpc: str | None) -> str:
     return "local" if rpc is None else "rpc"
 
 
-def _prepare(model: Model, target: Target) -> tuple[Any, list[str]]:
-    """The prepared module, and a warning for each pass that was left out."""
-    from slipstream.artifact.compile import tvm_errors
-    from slipstream.graph.prepare import prepare
+def _prepare(model: Model, target: Target) -> tuple[tuple[Any, ...], list[str]]:
+    """The prepared modules, and a message for each part of a model that was cut and for each pass that was left out."""
+    from slipstream.artifact.compile import check_partition, tvm_errors
+    from slipstream.graph.prepare import prepare_parts
     from slipstream.tvm_bridge.native_output import quiet_native_code
 
+    check_partition(model, target)
     with tvm_errors(model.name), quiet_native_code():
-        prepared, reports = prepare(model.module, target)
-    return prepared, [report.warning for report in reports if report.warning]
+        prepared, reports = prepare_parts(model, target)
+    cut = [f"{name}, {nodes} nodes: {by}{why and f' ({why})'}" for name, by, nodes, why in describe_parts(model.parts)]
+    return prepared, cut + [report.warning for report in reports if report.warning]
 
 
 @contextlib.contextmanager
@@ -238,14 +268,14 @@ def _new_session(
     output: Path,
     store: str | Path | None,
     model: Model,
-    prepared: Any,
+    prepared: Sequence[Any],
     described: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[tuple[SessionDirectory, Store]]:
     from slipstream.graph.operators import extract_operators
     from slipstream.measure import reference_text
 
-    operators = extract_operators(prepared)
+    operators = extract_operators(*prepared)
     output.mkdir(parents=True, exist_ok=True)
     path = Path(store).absolute() if store is not None else output / STORE
     with Store.open(path) as opened:
@@ -262,7 +292,9 @@ def _new_session(
             yield directory, opened
 
 
-def _load_again(record: SessionRecord, model: Any, example_inputs: Sequence[Any] | None) -> Model:
+def _load_again(
+    record: SessionRecord, model: Any, example_inputs: Sequence[Any] | None, input_data: dict[str, Array] | None
+) -> Model:
     options = record.options
     if model is None:
         source = options["source"]
@@ -271,7 +303,11 @@ def _load_again(record: SessionRecord, model: Any, example_inputs: Sequence[Any]
                 f"the session's model {source!r} is not there any more: put it back, or pass it to slipstream.resume"
             )
         model = source
-    loaded = model if isinstance(model, Model) else load_model(model, example_inputs=example_inputs, **options["load"])
+    loaded = (
+        model
+        if isinstance(model, Model)
+        else load_model(model, example_inputs=example_inputs, input_data=input_data, **options["load"])
+    )
     if loaded.fingerprint != record.model:
         raise SlipstreamError(
             f"{loaded.source} is not the model this session was started with (its content has changed): "

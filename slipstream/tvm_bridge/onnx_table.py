@@ -1,9 +1,11 @@
-"""TVM's table of converters for ONNX operators, replaced during an import."""
+"""TVM's importer for ONNX: its table of converters, replaced during an import, and which node it is at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -24,3 +26,33 @@ def with_converters(table: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         onnx_frontend._get_convert_map = stock
+
+
+@dataclass
+class ImportTrace:
+    """The node that TVM's importer converted last, and the Relax expressions of all values so far."""
+
+    node: Any = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def traced_import() -> Iterator[ImportTrace]:
+    """Follow an import: of its errors, hardly any says where it occurred."""
+    importer, trace = onnx_frontend.ONNXGraphImporter, ImportTrace()
+    stock = importer._construct_nodes
+
+    def construct(self: Any, graph: Any) -> Any:
+        trace.values = self._nodes
+
+        def nodes() -> Iterator[Any]:
+            for trace.node in graph.node:
+                yield trace.node
+
+        return stock(self, SimpleNamespace(node=nodes()))
+
+    importer._construct_nodes = construct
+    try:
+        yield trace
+    finally:
+        importer._construct_nodes = stock

@@ -76,7 +76,7 @@ MISTAKES = {
     "external data missing": Mistake("compile m.onnx -o out", "external data", lambda d: _external(d, None)),
     "external data short": Mistake("compile m.onnx -o out", "external data", lambda d: _external(d, 7)),
     "unsupported operator": Mistake(
-        "compile m.onnx -o out", "acme.Frobnicate (1 node)", _small(op="Frobnicate", domain="acme")
+        "compile m.onnx -o out", "acme.Frobnicate (the node of 'y')", _small(op="Frobnicate", domain="acme")
     ),
     "unknown zoo name": Mistake("compile zoo:resnet19 -o out", "did you mean 'resnet18'"),
     "unknown target": Mistake("compile zoo:tiny_cnn -o out --target gpu7", "unknown target 'gpu7'"),

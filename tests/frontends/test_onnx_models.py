@@ -520,13 +520,13 @@ def inputs_and_constants_as_outputs() -> onnx.ModelProto:
     return model(nodes, inputs, "y x same constant s", 13, {"constant": weight(4)}, {"s": T.INT64})
 
 
-@refuses(UnsupportedModelError, "LSTM")
+@compiles
 def lstm() -> onnx.ModelProto:
     nodes = [node("LSTM", "x w r", "y", hidden_size=5)]
     return model(nodes, {"x": (T.FLOAT, [7, 1, 4])}, "y", 13, {"w": weight(1, 20, 4), "r": weight(1, 20, 5)})
 
 
-@refuses(UnsupportedModelError, "Loop")
+@compiles
 def loop() -> onnx.ModelProto:
     tensor = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -558,7 +558,7 @@ def region_of_interest() -> onnx.ModelProto:
     return model(nodes, IMAGE, "y", 16, weights)
 
 
-@refuses(UnsupportedModelError, "Resize with antialiasing")
+@compiles
 def antialiasing() -> onnx.ModelProto:
     nodes = [node("Resize", "x - scales", "y", mode="linear", antialias=1)]
     return model(nodes, IMAGE, "y", 18, {"scales": np.array([1, 1, 0.5, 0.5], np.float32)})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import slipstream
 from slipstream.errors import ModelError, UnsupportedModelError
+from slipstream.frontends import load_model
 
 torch = pytest.importorskip("torch")
 
@@ -111,3 +113,52 @@ def test_mistakes(net: Net, example: tuple) -> None:
     dynamic = torch.export.export(linear, (torch.randn(4, 3),), dynamic_shapes=({0: batch},))
     with pytest.raises(UnsupportedModelError, match="'input' is dynamic in axis 0"):
         slipstream.load_model(dynamic)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LSTM", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        pytest.param("GRU", {}, marks=pytest.mark.slow),
+        pytest.param("RNN", {"nonlinearity": "relu", "bidirectional": True, "bias": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_recurrent_layers_are_programs_of_their_own(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+    class Listener(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = getattr(torch.nn, kind)(9, 12, **options)
+
+        def forward(self, x: Any) -> Any:
+            y, states = self.layers(x)
+            return (y, *states) if isinstance(states, tuple) else (y, states)
+
+    model = load_model(Listener().eval(), example_inputs=(torch.randn(2, 5, 9),))
+    programs = [variable.name_hint for variable in model.module.get_global_vars()]
+    assert 1 <= sum(name.startswith(f"{kind.lower()}_steps") for name in programs) <= options.get("num_layers", 1)
+    assert slipstream.compile(model, tmp_path / "out").verification is not None
+
+
+@pytest.mark.slow
+def test_a_speech_network_exported_both_ways(tmp_path: Path) -> None:
+    class Speech(torch.nn.Module):
+        """Convolution, two layers of LSTM in both directions, a classifier of every step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.front = torch.nn.Conv1d(20, 32, 3, padding=1)
+            self.layers = torch.nn.LSTM(32, 48, num_layers=2, batch_first=True, bidirectional=True)
+            self.classes = torch.nn.Linear(96, 10)
+
+        def forward(self, x: Any) -> Any:
+            y, _ = self.layers(torch.relu(self.front(x.transpose(1, 2))).transpose(1, 2))
+            return torch.log_softmax(self.classes(y), -1)
+
+    model, x = Speech().eval(), torch.randn(1, 30, 20)
+    path = tmp_path / "speech.onnx"
+    torch.onnx.export(model, (x,), str(path), dynamo=False, input_names=["x"], output_names=["y"])
+    expected = model(x).detach().numpy()
+    for source, options in ((path, {}), (model, {"example_inputs": (x,)})):
+        artifact = slipstream.compile(source, tmp_path / "out", **options)
+        output = slipstream.load(artifact.directory)(x.numpy())[0]
+        np.testing.assert_allclose(output, expected, atol=1e-5)

@@ -52,6 +52,8 @@ def _compute_in_consumer(sch: s_tir.Schedule, block: Any, target: Target, skip: 
     if elements_of(sch.get(block).writes[0].source) != elements_of(sch.get(consumers[0]).writes[0].source):
         return False
     around = sch.get_loops(consumers[0])[:-1] or sch.get_loops(consumers[0])
+    if not around:  # a scalar
+        return False
     sch.compute_at(block, around[-1])
     own = sch.get_loops(block)[len(around) :]
     if own:

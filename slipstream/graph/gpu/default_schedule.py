@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
+from slipstream.errors import TargetError
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import import_tensor_core_intrinsics
 
@@ -25,7 +27,16 @@ def schedule_on_gpu(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         scheduled = _apply(rule, func, target)
         if scheduled is not None:
             return scheduled
+    _refuse_recurrent(func)
     return func
+
+
+def _refuse_recurrent(func: tirx.PrimFunc) -> None:
+    """The steps of a recurrent layer are a loop over time, which no rule binds to threads."""
+    names: list[str] = []
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda block: names.append(str(block.name_hint))),))
+    if any(name.endswith("_steps") for name in names):
+        raise TargetError("LSTM, GRU and RNN are compiled for CPUs only: leave out --target cuda")
 
 
 def _rules() -> list[Any]:

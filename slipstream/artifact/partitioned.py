@@ -1,0 +1,78 @@
+"""Calling a model that was cut: its compiled parts and those that ONNX Runtime runs, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slipstream.artifact.manifest import Part
+from slipstream.artifact.runtime import Executor, dense_array
+from slipstream.errors import ArtifactError
+from slipstream.frontends.inputs import TensorSpec
+from slipstream.runtime.onnx_session import OnnxSession
+
+
+class PartitionedExecutor(Executor):
+    """Parts in the order in which they run. Calls from several threads run at the same time."""
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Part, Executor | OnnxSession]],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._parts = [(part, _CompiledPart(part, run) if isinstance(run, Executor) else run) for part, run in parts]
+        self._given = [spec.name for spec in inputs]
+        self._closed = False
+
+    @property
+    def compiled(self) -> list[tuple[Part, Executor]]:
+        """The parts that are compiled."""
+        return [(part, run.executor) for part, run in self._parts if isinstance(run, _CompiledPart)]
+
+    def _to_device(self, spec: TensorSpec, value: Any) -> Any:
+        return dense_array(spec, value)
+
+    def _run(self, tensors: list[Any]) -> list[Any]:
+        if self._closed:
+            raise ArtifactError("the model was closed: load it again")
+        values = dict(zip(self._given, tensors, strict=True))
+        for part, run in self._parts:
+            try:
+                values.update(run.run(values))
+            except Exception as error:
+                if isinstance(run, _CompiledPart):
+                    raise
+                said = str(error).strip().splitlines()[0]
+                raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {said}") from error
+        # An output that is an input must not be the caller's own memory.
+        return [values[spec.name].copy() if spec.name in self._given else values[spec.name] for spec in self.outputs]
+
+    def close(self) -> None:
+        self._closed = True
+        for _, run in self._parts:
+            run.close()
+
+
+class _CompiledPart:
+    """A compiled part that is given values of ONNX Runtime or of other parts, which have no caller to be told of."""
+
+    def __init__(self, part: Part, executor: Executor) -> None:
+        self.part, self.executor = part, executor
+        self._inputs = [(spec.name, spec.shape, np.dtype(spec.dtype)) for spec in part.inputs]
+        self._outputs = [spec.name for spec in part.outputs]
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        for name, shape, dtype in self._inputs:
+            # Compiled code reads as much memory as it was compiled for.
+            if values[name].shape != shape or values[name].dtype != dtype:
+                got = f"{values[name].dtype}{list(values[name].shape)}"
+                raise ArtifactError(f"{name!r} is {got}, compiled was {dtype}{list(shape)}: compile the model again")
+        results = self.executor.run_arrays([np.asarray(values[name], order="C") for name, _, _ in self._inputs])
+        return dict(zip(self._outputs, results, strict=True))
+
+    def close(self) -> None:
+        self.executor.close()
