@@ -23,7 +23,7 @@ import slipstream
 from slipstream.artifact import compile as compiling
 from slipstream.frontends import load_model
 from slipstream.frontends.inputs import random_inputs
-from slipstream.graph.prepare import prepare
+from slipstream.graph.prepare import prepare_parts
 from slipstream.machine.target import resolve_target
 
 out = pathlib.Path(sys.argv[1])
@@ -36,7 +36,7 @@ loaded, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
 pool = None
 for count in 1, 2:
     manifest = compiling.write_artifact(
-        loaded, lambda: prepare(loaded.module, target)[0], target, out, choose_threads=True
+        loaded, lambda exact: prepare_parts(loaded, target)[0], target, out, choose_threads=True
     )
     assert [path.name for path in out.glob("model-*")] == [manifest.library]
     pool = pool or ctypes.CDLL("libslipstream_pool.so.1")

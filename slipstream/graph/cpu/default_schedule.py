@@ -50,8 +50,10 @@ def schedule_default(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if sch is None:
         return func
     if may_rewrite_layout(sch):
-        with contextlib.suppress(s_tir.schedule.ScheduleError):
-            rewrite_weight_layout(sch)
+        # TVM gives up on a program whose blocks do not say what they read, such as the steps of a recurrent layer.
+        with contextlib.suppress(s_tir.schedule.ScheduleError, tvm.error.InternalError):
+            rewrite_weight_layout(rewritten := sch.copy())
+            sch = rewritten
     scheduled = sch.mod["main"].without_attr("global_symbol")
     if func.attrs and "global_symbol" in func.attrs:
         scheduled = scheduled.with_attr("global_symbol", func.attrs["global_symbol"])
