@@ -19,6 +19,12 @@ SEEDS = 3
 # Largest error allowed, relative to the largest value of the output: sums of thousands of rounded products
 # differ by some thousand units in the last place when they are added in another order.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+# Of a model that rounds to 8 bits on its way: of a value between two steps, rounding before decides which it gets.
+_QUANTISED = 1e-2
+# Of an output in which nothing but zeros is expected: a sigmoid of large negative numbers is one, rounded.
+_SCALE_OF_ZEROS = 1e-2
+# What functions such as a sigmoid are wrong by, however small their result is.
+_ROUNDING_OF_ONE = 5e-7
 # An error of more than so many times what is allowed comes from no rounding.
 _MOST_ROUNDING = 100
 
@@ -46,7 +52,7 @@ def verify(
     """
     expected = [list(map(arrays_of, outputs)) for outputs in model.reference.outputs(feeds)]
     actual = [list(map(arrays_of, run(feed))) for feed in feeds]
-    allowed = [_tolerance(spec, model.inputs, dtype) for spec in model.outputs]
+    allowed = [_tolerance(spec, model, dtype) for spec in model.outputs]
     checks = _compare_all(model, allowed, expected, actual)
     decisive: list[OutputCheck] = []
     if not all(map(_passes, checks)) and hasattr(model.reference, "outputs_without_optimisation"):
@@ -89,18 +95,21 @@ def _widen(check: OutputCheck, inherent: OutputCheck) -> OutputCheck:
     """The check with the error allowed by which the reference differs from itself, within limits."""
     if _passes(check):
         return check
-    most = min(inherent.max_relative, _MOST_ROUNDING * check.tolerance)
+    most = inherent.max_relative
+    if check.max_absolute > _ROUNDING_OF_ONE:
+        most = min(most, _MOST_ROUNDING * check.tolerance)
     return replace(check, tolerance=max(check.tolerance, most))
 
 
-def _tolerance(output: TensorSpec, inputs: Sequence[TensorSpec], dtype: str) -> float:
+def _tolerance(output: TensorSpec, model: Model, dtype: str) -> float:
     """A float output is as exact as the least exact float on its way; integers have to be equal."""
     # A sequence or a map goes by its ONNX type, such as seq(tensor(float)).
     own = TOLERANCES.get(output.dtype, TOLERANCES["float32"] if "float" in output.dtype else 0.0)
     if not own:
         return 0.0
     of_products = TOLERANCES[dtype] if dtype != "float32" else 0.0
-    return max(own, of_products, *(TOLERANCES.get(spec.dtype, 0.0) for spec in inputs))
+    of_steps = _QUANTISED if model.quantised else 0.0
+    return max(own, of_products, of_steps, *(TOLERANCES.get(spec.dtype, 0.0) for spec in model.inputs))
 
 
 Arrays = list[list[list[Array]]]
@@ -125,7 +134,7 @@ def _compare_parts(
         values = [{**feed, **found} for feed, found in zip(feeds, reference.values(feeds, inner), strict=True)]
         pairs = [(own, compiled(*(own[spec.name] for spec in part.inputs))) for own in values]
         for spec in part.outputs:
-            tolerance = _tolerance(spec, model.inputs, dtype)
+            tolerance = _tolerance(spec, model, dtype)
             arrays = [(arrays_of(own[spec.name]), arrays_of(results[spec.name])) for own, results in pairs]
             checks.append(_compare(spec.name, tolerance, arrays))
     return checks
@@ -154,9 +163,9 @@ def _distance(expected: Array, actual: Array) -> tuple[float, float]:
     difference = np.abs(e - a)[~same]
     if not np.isfinite(difference).all():
         return float("inf"), float("inf")
-    scale = np.abs(e[np.isfinite(e)]).max(initial=0.0)
+    scale = float(np.abs(e[np.isfinite(e)]).max(initial=0.0)) or _SCALE_OF_ZEROS
     absolute = float(difference.max())
-    return absolute, absolute / float(scale) if scale else float("inf")
+    return absolute, absolute / scale
 
 
 def _table(model: Model, checks: list[OutputCheck]) -> str:

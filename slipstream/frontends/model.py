@@ -61,6 +61,7 @@ class Model:
     reference: Reference = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict)
     parts: tuple[CompiledPart | OnnxPart, ...] = ()
+    quantised: bool = False  # something in it is rounded to 8 bits
 
     @property
     def compiled_parts(self) -> tuple[CompiledPart, ...]:

@@ -7,6 +7,7 @@ About half of real files import into TVM as they are; most of the rest do after 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -19,12 +20,15 @@ from google.protobuf.message import DecodeError
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec, feed_of
+from slipstream.frontends.onnx_branches import choose_branches
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_padding import merge_padding
 from slipstream.frontends.onnx_rewrites import rewrite, rewrite_for_onnx_runtime
 from slipstream.frontends.onnx_run import Folding
 from slipstream.frontends.output_files import arrays_of
 
+# Operators that round to 8 bits, of ONNX and of ONNX Runtime.
+_ROUNDS = re.compile("Quantize|QLinear|^QGemm$|^QAttention$")
 # A rewritten loop may hold another one.
 _MOST_ROUNDS = 6
 # Operators that pass integers of an input on unchanged, between the input and the table it indexes.
@@ -42,10 +46,16 @@ def prepare(
     fingerprint = _fingerprint(proto, shapes, constants)
     _lower_versions(proto)
     _bind_constants(proto.graph, constants)
+    dynamic = onnx.ModelProto()
+    dynamic.CopyFrom(proto)
     inputs = _fix_shapes(proto.graph, shapes)
+    if choose_branches(dynamic, inputs, Path(workdir)):
+        proto = dynamic
+        inputs = _fix_shapes(proto.graph, shapes)
     fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
     save(proto, fixed)
     outputs = [output.name for output in proto.graph.output]
+    quantised = any(_ROUNDS.search(node.op_type) for graph in _graphs(proto.graph) for node in graph.node)
     interface = {value.name for value in inputs}
     del proto
     specs: tuple[TensorSpec, ...] = ()
@@ -65,6 +75,7 @@ def prepare(
         "inputs": [[spec.name, spec.shape, spec.dtype, spec.limit] for spec in specs],
         "outputs": outputs,
         "refused": refused,
+        "quantised": quantised,
     }
 
 

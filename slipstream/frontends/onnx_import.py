@@ -144,6 +144,7 @@ def load_onnx(
         inputs=inputs,
         outputs=outputs,
         fingerprint=prepared["fingerprint"],
+        quantised=prepared["quantised"],
         reference=reference,
         options={"shapes": shapes, "constants": constants},
         parts=parts,
