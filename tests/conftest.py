@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
+from slipstream.machine import speed
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 # Half the time of an import; and TVM's script parser looks through all modules, of which PyTorch has thousands.
@@ -87,6 +89,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             return (yield)
         finally:
             fcntl.flock(turn, fcntl.LOCK_UN)  # closing would leave it locked by children that were forked meanwhile
+
+
+@pytest.fixture(scope="session", autouse=True)
+def speed_measured_once() -> Iterator[None]:
+    """Every session asks how fast this machine is: a second of two cores' time, here only for the first of a worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("measure_peak_flops", "measure_bandwidth"):
+            patch.setattr(speed, name, cache(getattr(speed, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -172,8 +172,8 @@ def test_output_directory_without_permission(tmp_path: Path) -> None:
     assert "cannot write" in done.stderr
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = slipstream_command("compile", "nowhere.onnx", "-o", "out", "--debug", cwd=tmp_path)
+def test_debug_shows_the_traceback(tmp_path: Path, forked_command: ForkedCommands) -> None:
+    done = forked_command("compile", "nowhere.onnx", "-o", "out", "--debug", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error: there is no file")
