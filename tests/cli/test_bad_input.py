@@ -99,7 +99,7 @@ MISTAKES = {
     ),
     "output is a file": Mistake("compile zoo:tiny_cnn -o m.onnx", "is a file", _small()),
     "output is not ours": Mistake("compile m.onnx -o out", "not a compiled model", _foreign_directory),
-    "output not writable": Mistake("compile zoo:tiny_cnn -o /proc/nowhere/out", "cannot write"),
+    "output not writable": Mistake("compile m.onnx -o /proc/nowhere/out", "cannot write", _small()),
     "input data missing": Mistake("compile zoo:tiny_cnn -o out --input-data no.npz", "there is no file no.npz"),
     "input data of another model": Mistake(
         "compile m.onnx -o out --input-data d.npz",
