@@ -419,7 +419,6 @@ def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, measurer: Engine)
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_busy_device_is_noticed(measurer: Engine) -> None:
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * len(os.sched_getaffinity(0)))
@@ -458,7 +457,6 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
     (fast,) = measurer.measure([program("", 11, "race")])
     (slow_one,) = measurer.measure([program("'usleep', 50000", 12, "race")])
@@ -469,9 +467,8 @@ def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_device_is_shared_and_queueing_is_not_running(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
-    settings = replace(QUICK, run_seconds=1.0, remote=RemoteConfig(device_seconds=2.0, idle_seconds=5.0))
+    settings = replace(QUICK, run_seconds=2.0, remote=RemoteConfig(device_seconds=2.0, idle_seconds=5.0))
     with farm.measurer("ours", settings) as holder:
         # Both servers are taken until the holder has been idle for a while.
         assert kinds(list(holder.measure([slow(20), slow(21)]))) == {None: 2}

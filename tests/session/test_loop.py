@@ -16,14 +16,16 @@ import pytest
 import tvm
 from tvm import tirx
 
+from slipstream.graph.operators import Operator
 from slipstream.machine.target import resolve_target
-from slipstream.measure import MeasureConfig, Racing, cpu_measurer, reference_text
+from slipstream.measure import cpu_measurer, reference_text
 from slipstream.measure.types import Candidate, FailureKind, Measurement
 from slipstream.program.space import Program, Realized
 from slipstream.search.types import Question
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
+from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.records import DEFAULTS
 from slipstream.session.status import snapshot_of
 from slipstream.session.winners import best_programs
@@ -224,24 +226,29 @@ class DoesNothing:
 class RealMeasurer(SyntheticMeasurer):
     """The real one, on the simulated clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuned: dict[str, Operator]) -> None:
         super().__init__()
-        references = {key: reference_text(operator.func) for key, operator in operators().items()}
-        self.local = cpu_measurer(resolve_target(), references, MeasureConfig(racing=Racing(sample_seconds=0.001)))
+        self.local = cpu_measurer(resolve_target(), {key: reference_text(o.func) for key, o in tuned.items()})
 
     def measure(self, programs: Any) -> Any:
         yield from self.local.measure(programs)
 
 
 def test_a_program_that_does_nothing_is_found_out_by_the_real_measurer(tmp_path: Path) -> None:
-    measurer = RealMeasurer()
-    try:
-        session, _ = play(tmp_path / "s", Budget(trials=OPERATORS + 3), measurer, proposer=DoesNothing(), slot_trials=1)
-    finally:
-        measurer.local.close()
-    assert session.snapshot.failures == {"wrong result": 3}
-    assert {program.origin for program in best_programs(session).values()} == {"default"}
-    assert len(best_programs(session)) == OPERATORS
+    tuned = dict(list(operators().items())[:3])
+    measurer = RealMeasurer(tuned)
+    trials = {key: OperatorTrials(operator, space(key)) for key, operator in tuned.items()}
+    with Store.open(tmp_path / "s") as store:
+        name = begin_session(store, tuned, slot_trials=1)
+        budget = Budget(trials=len(tuned) + 3)
+        session = make_session(store, name, measurer, budget, proposer=DoesNothing(), trials=trials)
+        try:
+            session.run()
+        finally:
+            measurer.local.close()
+        assert session.snapshot.failures == {"wrong result": 3}
+        assert {program.origin for program in best_programs(session).values()} == {"default"}
+        assert len(best_programs(session)) == len(tuned)
 
 
 # What goes wrong
