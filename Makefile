@@ -9,8 +9,9 @@ BIN    := $(VENV)/bin
 # Compiled models are linked with a C compiler; where there is none, Zig's linker comes from PyPI.
 LINKER := $(if $(shell command -v cc || command -v gcc || command -v clang || command -v g++),,linker)
 comma  := ,
-WORKERS ?= 2
-PYTEST  := $(BIN)/pytest -n $(WORKERS) --dist loadfile
+# One more than two cores: a third of a worker's time is waiting for other processes, disks and time limits.
+WORKERS ?= 3
+PYTEST  := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test test-all lint types unit unit-all bench-quick clean
 

@@ -1,4 +1,4 @@
-"""What several test files share: one small compiled model, small ONNX files to break, and who runs alone."""
+"""What several test files share: one small compiled model, small ONNX files to break, and which tests run when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,12 +17,55 @@ from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
+from slipstream.machine import speed
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 # Half the time of an import; and TVM's script parser looks through all modules, of which PyTorch has thousands.
 import_tvm_without_torch()
 
 Build = Callable[[Path], object]
+
+# The files that take longest, longest first: begun early, so that no worker has one left when the others are through.
+LONGEST = (
+    "session/test_loop.py",
+    "measure/test_rpc.py",
+    "session/test_tune.py",
+    "cli/test_tune.py",
+    "measure/test_chaos.py",
+    "test_plugins.py",
+    "frontends/test_onnx_models.py",
+    "report/test_browser.py",
+    "cli/test_commands.py",
+    "graph/test_winograd.py",
+    "program/test_space.py",
+    "session/test_in_flight.py",
+    "report/test_view.py",
+    "testing/test_own.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the tests marked `timing` last: nobody has to wait long for others to be through."""
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    timing = [item.get_closest_marker("timing") is not None for item in items]
+    order = sorted(range(len(items)), key=lambda n: (timing[n], place.get(items[n].path, len(place))))
+    for item, alone in zip(items, timing, strict=True):
+        if alone:
+            item.add_marker(pytest.mark.xdist_group("timing"))
+    items[:] = [items[n] for n in order]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file is run by one worker, and so are all tests marked `timing`."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFileOrGroup(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).split("::")[0]
+
+    return ByFileOrGroup(config, log)
 
 
 def _run_directory(factory: pytest.TempPathFactory) -> Path:
@@ -44,6 +89,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             return (yield)
         finally:
             fcntl.flock(turn, fcntl.LOCK_UN)  # closing would leave it locked by children that were forked meanwhile
+
+
+@pytest.fixture(scope="session", autouse=True)
+def speed_measured_once() -> Iterator[None]:
+    """Every session asks how fast this machine is: a second of two cores' time, here only for the first of a worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("measure_peak_flops", "measure_bandwidth"):
+            patch.setattr(speed, name, cache(getattr(speed, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small models; one has an operator that cannot be tuned and one that never ran."""
     folder = tmp_path_factory.mktemp("curves")
     for seed, name in enumerate(("first", "second")):
-        drawn = model_curves(np.random.default_rng(seed), 4, 48, PEAK)
+        drawn = model_curves(np.random.default_rng(seed), 4, 36, PEAK)
         operators = [
             *map(compact, drawn),
             OperatorCurve("reshape", "reshape", 1, 0, (), (0,), (0.0,), (1e-6,)),
@@ -65,7 +65,7 @@ def made(curves: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     """Every figure and table, as `python -m benchmarks.dynatune` makes them."""
     folder = tmp_path_factory.mktemp("made")
     arguments = ["--curves", curves, "--figures", folder / "figures", "--results", folder / "results"]
-    main([*map(str, arguments), "--seeds", "2", "--slot-trials", "12"])
+    main([*map(str, arguments), "--seeds", "2", "--slot-trials", "18"])
     return {path.name: path for path in folder.rglob("*.*")}
 
 
@@ -115,7 +115,7 @@ def test_regret_never_falls(made: dict[str, Path]) -> None:
 
 def test_summary_agrees_with_the_replays(made: dict[str, Path], curves: Path) -> None:
     content = json.loads(made["dynatune.json"].read_text())
-    study = replays.Study(read_all(curves), Path(), Path(), seeds=2, slot_trials=12)
+    study = replays.Study(read_all(curves), Path(), Path(), seeds=2, slot_trials=18)
     times = [one.time_to_within(0.01) for one in study.runs("first", "gradient")]
     seen = content["seconds_to_within"]["1%"]["first"]["gradient"]
     assert seen["median"] == pytest.approx(sum(times) / 2, abs=1e-3)
@@ -134,7 +134,7 @@ def test_recording_round_trip(curves: Path, tmp_path: Path) -> None:
 
 def test_replayable_is_the_curve_before_compaction(curves: Path) -> None:
     recording = read_all(curves)[0]
-    drawn = model_curves(np.random.default_rng(0), 4, 48, PEAK)
+    drawn = model_curves(np.random.default_rng(0), 4, 36, PEAK)
     played = recording.replayable()
     assert [curve.key for curve in played] == [*(curve.key for curve in drawn), "reshape"]
     for before, after in zip(drawn, played, strict=False):

@@ -1,4 +1,4 @@
-"""One process for all commands that are about mistakes."""
+"""One process for all commands that need none of their own."""
 
 from __future__ import annotations
 

@@ -65,7 +65,11 @@ def _serve() -> None:
 
     import_tvm_without_torch()
     import slipstream.artifact.compile
-    import slipstream.frontends  # noqa: F401
+    import slipstream.frontends
+    import slipstream.session.run  # noqa: F401
+    from slipstream.tvm_bridge.intrinsics import import_intrinsics
+
+    import_intrinsics()
 
     for line in sys.stdin:
         arguments, directory = json.loads(line)

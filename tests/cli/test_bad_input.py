@@ -99,7 +99,7 @@ MISTAKES = {
     ),
     "output is a file": Mistake("compile zoo:tiny_cnn -o m.onnx", "is a file", _small()),
     "output is not ours": Mistake("compile m.onnx -o out", "not a compiled model", _foreign_directory),
-    "output not writable": Mistake("compile zoo:tiny_cnn -o /proc/nowhere/out", "cannot write"),
+    "output not writable": Mistake("compile m.onnx -o /proc/nowhere/out", "cannot write", _small()),
     "input data missing": Mistake("compile zoo:tiny_cnn -o out --input-data no.npz", "there is no file no.npz"),
     "input data of another model": Mistake(
         "compile m.onnx -o out --input-data d.npz",
@@ -172,8 +172,8 @@ def test_output_directory_without_permission(tmp_path: Path) -> None:
     assert "cannot write" in done.stderr
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = slipstream_command("compile", "nowhere.onnx", "-o", "out", "--debug", cwd=tmp_path)
+def test_debug_shows_the_traceback(tmp_path: Path, forked_command: ForkedCommands) -> None:
+    done = forked_command("compile", "nowhere.onnx", "-o", "out", "--debug", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error: there is no file")

@@ -43,7 +43,7 @@ def test_no_command_imports_numpy_or_tvm_before_it_runs() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_compile_run_and_bench(tmp_path: Path) -> None:
+def test_compile_run_and_bench(tmp_path: Path, forked_command: ForkedCommands) -> None:
     done = slipstream_command("compile", "zoo:tiny_cnn", "-o", "tiny", "--explain", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "verified against onnxruntime" in done.stdout
@@ -52,13 +52,13 @@ def test_compile_run_and_bench(tmp_path: Path) -> None:
 
     x = np.random.default_rng(3).standard_normal((1, 3, 32, 32)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    done = slipstream_command("run", "tiny", "--input", "x.npy", "--output", "y.npz", cwd=tmp_path)
+    done = forked_command("run", "tiny", "--input", "x.npy", "--output", "y.npz", cwd=tmp_path)
     assert "logits: float32[1, 10]" in done.stdout
     assert done.stderr == ""
     with np.load(tmp_path / "y.npz") as saved:
         np.testing.assert_array_equal(saved["logits"], slipstream.load(tmp_path / "tiny")(x)["logits"])
 
-    done = slipstream_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "0.4", "--json", cwd=tmp_path)
+    done = forked_command("bench", "tiny", "--against", "onnxruntime", "--seconds", "0.4", "--json", cwd=tmp_path)
     parts = json.loads(done.stdout)["parts"]
     assert [part["pattern"]["pause"] for part in parts] == [0.0, 0.02]
     for part in parts:
@@ -89,8 +89,8 @@ def test_operators_as_table_and_json(tmp_path: Path, forked_command: ForkedComma
     assert convolution["key"] in table.stdout
 
 
-def test_explain_without_a_model_prints_the_recipe(tmp_path: Path) -> None:
-    done = slipstream_command("compile", "--explain", cwd=tmp_path)
+def test_explain_without_a_model_prints_the_recipe(tmp_path: Path, forked_command: ForkedCommands) -> None:
+    done = forked_command("compile", "--explain", cwd=tmp_path)
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()][:3] == ["pass", "batch", "decompose"]
 
@@ -119,7 +119,7 @@ def test_shape_and_constant_fix_what_is_dynamic(tmp_path: Path, forked_command: 
     assert done.returncode == 0, done.stderr
     assert slipstream.load(tmp_path / "out").inputs[0].shape == (2, 3, 8, 5)
     asked = ["--against", "onnxruntime", "--pause", "5ms", "--callers", "2", "--seconds", "0.2"]
-    done = slipstream_command("bench", "out", *asked, cwd=tmp_path)
+    done = forked_command("bench", "out", *asked, cwd=tmp_path)
     title, heading, ours, theirs = done.stdout.strip().splitlines()
     assert title.rstrip().endswith("after a pause of 5 ms, 2 callers")
     assert "p50 ms" in heading

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import onnx
 import pytest
 
 from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from tests.cli.forked_commands import ForkedCommands
 from tests.cli.test_bad_input import slipstream_command
+from tests.conftest import small_model
 
 CONVOLUTION = "conv2d 1x1"
 
@@ -45,19 +47,20 @@ def test_a_mistake_is_one_line_with_a_remedy(
     assert done.stdout == ""
 
 
-def test_something_else_than_a_tracker_is_told_from_one(tmp_path: Path) -> None:
+def test_something_else_than_a_tracker_is_told_from_one(tmp_path: Path, forked_command: ForkedCommands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         where = f"127.0.0.1:{nobody.getsockname()[1]}"
-        done = slipstream_command("measure", "zoo:tiny_cnn", "--rpc", where, "--rpc-key", "k", cwd=tmp_path)
+        done = forked_command("measure", "zoo:tiny_cnn", "--rpc", where, "--rpc-key", "k", cwd=tmp_path)
     assert done.returncode == 2
     assert "is no RPC tracker" in done.stderr
 
 
-def test_every_operator_is_measured_and_checked(tmp_path: Path) -> None:
-    done = slipstream_command("measure", "zoo:tiny_cnn", "--json", cwd=tmp_path)
+def test_every_operator_is_measured_and_checked(tmp_path: Path, forked_command: ForkedCommands) -> None:
+    onnx.save(small_model(batch=1), tmp_path / "m.onnx")
+    done = forked_command("measure", "m.onnx", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    listed = json.loads(slipstream_command("operators", "zoo:tiny_cnn", "--json", cwd=tmp_path).stdout)
+    listed = json.loads(forked_command("operators", "m.onnx", "--json", cwd=tmp_path).stdout)
     assert {row["key"] for row in rows} == {operator["key"] for operator in listed}
     assert all(row["verified"] and row["failure"] is None for row in rows), rows
     assert all(0 < row["low"] <= row["seconds"] <= row["high"] for row in rows)

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 import slipstream
 from slipstream.cli import main
-from tests.cli.test_bad_input import SLIPSTREAM, slipstream_command
+from tests.cli.forked_commands import ForkedCommands
+from tests.cli.test_bad_input import SLIPSTREAM
 from tests.conftest import small_model
 
 TRIALS = 6
@@ -25,11 +26,13 @@ QUICK = ("--effort", "quick")
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def tuned(
+    tmp_path_factory: pytest.TempPathFactory, forked_command: ForkedCommands
+) -> tuple[Path, list[dict[str, Any]]]:
     """A session on a small model, and what it said with --json."""
     folder = tmp_path_factory.mktemp("cli")
     _onnx(folder)
-    done = slipstream_command(
+    done = forked_command(
         "tune", "m.onnx", "-o", "out", "--trials", str(TRIALS), *QUICK, "--seed", "1", "--json", cwd=folder
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -52,28 +55,28 @@ def test_json_lines(tuned: Any) -> None:
     assert slipstream.load(directory).manifest.tuned["trials"] == TRIALS
 
 
-def test_run_and_bench_take_the_sessions_directory(tuned: Any) -> None:
+def test_run_and_bench_take_the_sessions_directory(tuned: Any, forked_command: ForkedCommands) -> None:
     directory, _ = tuned
-    done = slipstream_command("run", str(directory), "--random", cwd=directory.parent)
+    done = forked_command("run", str(directory), "--random", cwd=directory.parent)
     assert (done.returncode, done.stderr) == (0, "")
     assert "y: float32[1, 4, 8, 8]" in done.stdout
-    done = slipstream_command("bench", str(directory), "--seconds", "0.1", "--json", cwd=directory.parent)
+    done = forked_command("bench", str(directory), "--seconds", "0.1", "--json", cwd=directory.parent)
     assert (done.returncode, done.stderr) == (0, "")
     timed = json.loads(done.stdout)["parts"][0]["timings"]
     assert timed[0]["name"] == "slipstream"
     assert json.loads((directory / "bench.json").read_text())["timings"] == timed
-    done = slipstream_command("bench", str(directory), "--seconds", "0.1", "--rate", "500", cwd=directory.parent)
+    done = forked_command("bench", str(directory), "--seconds", "0.1", "--rate", "500", cwd=directory.parent)
     assert "500 requests a second" in done.stdout
     assert json.loads((directory / "bench.json").read_text())["timings"] == timed  # those back to back
 
 
-def test_status(tuned: Any) -> None:
+def test_status(tuned: Any, forked_command: ForkedCommands) -> None:
     directory, _ = tuned
-    done = slipstream_command("status", str(directory), "--json", cwd=directory.parent)
+    done = forked_command("status", str(directory), "--json", cwd=directory.parent)
     said = json.loads(done.stdout)
     assert (said["status"], said["trials"], len(said["operators"])) == ("finished", TRIALS, tuned[1][0]["operators"])
     assert 0 < said["latency"] <= said["start_latency"]
-    done = slipstream_command("status", str(directory), cwd=directory.parent)
+    done = forked_command("status", str(directory), cwd=directory.parent)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("m ")
     assert f"finished; the compiled model: {directory / 'model'}" in done.stdout
@@ -164,13 +167,13 @@ class Running:
         return self.process.returncode, problems
 
 
-def status_of(directory: Path) -> dict[str, Any]:
-    done = slipstream_command("status", str(directory), "--json", cwd=directory.parent)
+def status_of(directory: Path, command: ForkedCommands) -> dict[str, Any]:
+    done = command("status", str(directory), "--json", cwd=directory.parent)
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
 
-def test_ctrl_c_keeps_the_best_so_far_and_the_session_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_best_so_far_and_the_session_goes_on(tmp_path: Path, forked_command: ForkedCommands) -> None:
     _onnx(tmp_path)
     running = Running("tune", "m.onnx", "-o", "out", *QUICK, "--seed", "2", cwd=tmp_path)
     running.wait_for("trial", 4)
@@ -178,11 +181,11 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_session_goes_on(tmp_path: Path) ->
     assert running.end() == (0, "")
     last = running.events[-1]
     assert (last["event"], last["reason"]) == ("finished", "interrupted")
-    said = status_of(tmp_path / "out")
+    said = status_of(tmp_path / "out", forked_command)
     assert (said["status"], said["trials"]) == ("interrupted", last["trials"])
     assert slipstream.load(tmp_path / "out").manifest.verification is not None
 
-    done = slipstream_command("resume", "out", "--trials", "2", "--plain", cwd=tmp_path)
+    done = forked_command("resume", "out", "--trials", "2", "--plain", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     first, *lines = done.stdout.splitlines()
     assert "tuning m for" in first
@@ -194,11 +197,11 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_session_goes_on(tmp_path: Path) ->
         "see how it went: slipstream report out",
     ]
     assert slipstream.load(tmp_path / "out").manifest.tuned["trials"] == last["trials"] + 2
-    said = status_of(tmp_path / "out")
+    said = status_of(tmp_path / "out", forked_command)
     assert (said["status"], said["trials"]) == ("finished", last["trials"] + 2)
 
 
-def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path, forked_command: ForkedCommands) -> None:
     _onnx(tmp_path)
     running = Running("tune", "m.onnx", "-o", "out", *QUICK, cwd=tmp_path)
     running.wait_for("trial", 5)
@@ -211,7 +214,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     heard = sum(event["event"] == "trial" for event in running.events)
     assert code == 130
     assert problems.startswith("error: interrupted; everything measured is kept: slipstream resume out goes on")
-    assert status_of(tmp_path / "out")["trials"] >= heard
+    assert status_of(tmp_path / "out", forked_command)["trials"] >= heard
     assert not (tmp_path / "out" / "model").exists()
 
 

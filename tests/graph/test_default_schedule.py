@@ -109,7 +109,7 @@ def test_elementwise_chain(target: Target, shape: tuple[int, int]) -> None:
     assert set(vectors(scheduled)) == ({widest} if widest > 2 else set())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[::2])
 def test_softmax(target: Target, shape: tuple[int, int]) -> None:
     x = te.placeholder(shape, name="x")
     assert parallel(check(lowered(x, topi.nn.fast_softmax(x, axis=-1)), target))
@@ -129,8 +129,9 @@ def test_argmax_of_two_results_falls_back_safely(target: Target) -> None:
     check(lowered(x, topi.argmax(x, axis=1)), target)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 17, 40])
-@pytest.mark.parametrize("columns", [3, 16, 17, 97])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 3), (1, 97), (8, 16), (8, 17), (17, 16), (17, 97), (40, 3), (40, 17)]
+)
 def test_matmul_with_epilogue(target: Target, rows: int, columns: int) -> None:
     func = fused(
         target,
@@ -220,7 +221,7 @@ def test_scheduling_twice_gives_the_same_program(target: Target) -> None:
     assert isinstance(s_tir.Schedule(programs[0]), s_tir.Schedule)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     axis=st.integers(0, 3),

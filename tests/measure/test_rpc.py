@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 import tvm
@@ -41,6 +42,7 @@ from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from slipstream.measure.types import Candidate, FailureKind, Measurement, Measurer
 from slipstream.processes.channel import Channel
 from slipstream.session import winners
+from tests.conftest import small_model
 from tests.measure import misbehaving
 from tests.measure.misbehaving import KEY
 from tests.measure.test_cpu import MATMUL, scheduled_matmul, spoil_reference, unscheduled_matmul
@@ -417,18 +419,17 @@ def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, measurer: Engine)
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_busy_device_is_noticed(measurer: Engine) -> None:
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * len(os.sched_getaffinity(0)))
     ]
     try:
-        results = list(measurer.measure([program("'usleep', 1000", number) for number in range(300, 306)]))
+        results = list(measurer.measure([program("'usleep', 1000", number) for number in range(300, 303)]))
     finally:
         for process in busy:
             process.kill()
             process.wait()
-    assert kinds(results) == {None: 6}
+    assert kinds(results) == {None: 3}
     assert any(m.noisy for m in results)
 
 
@@ -445,7 +446,9 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
 
     monkeypatch.setattr(Engine, "settle", listen)
     monkeypatch.setattr(winners, "_NEAR", 100.0)  # whatever was measured races again
-    result = slipstream.tune("zoo:tiny_cnn", tmp_path / "out", trials=16, rpc=f"{HOST}:{farm.port}", rpc_key="ours")
+    onnx.save(small_model(batch=1), tmp_path / "small.onnx")
+    where = f"{HOST}:{farm.port}"
+    result = slipstream.tune(tmp_path / "small.onnx", tmp_path / "out", trials=10, rpc=where, rpc_key="ours")
     assert result.trials > 0
     assert compared
     raced = [s for s in compared if s is not None and len(s.finalists) >= 2]
@@ -454,7 +457,6 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
     (fast,) = measurer.measure([program("", 11, "race")])
     (slow_one,) = measurer.measure([program("'usleep', 50000", 12, "race")])
@@ -465,9 +467,8 @@ def test_a_slow_program_is_given_up_early(measurer: Engine) -> None:
 
 
 @needs_tracker
-@pytest.mark.timing
 def test_a_device_is_shared_and_queueing_is_not_running(farm: Farm, ours: list[subprocess.Popen[bytes]]) -> None:
-    settings = replace(QUICK, run_seconds=1.0, remote=RemoteConfig(device_seconds=2.0, idle_seconds=5.0))
+    settings = replace(QUICK, run_seconds=2.0, remote=RemoteConfig(device_seconds=2.0, idle_seconds=5.0))
     with farm.measurer("ours", settings) as holder:
         # Both servers are taken until the holder has been idle for a while.
         assert kinds(list(holder.measure([slow(20), slow(21)]))) == {None: 2}

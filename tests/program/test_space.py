@@ -87,7 +87,7 @@ def test_programs_go_through_traces_and_back(label: str) -> None:
 
 
 @every_operator
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_drawn_and_moved_is_legal(label: str, seed: int) -> None:
     operator, rng = space(label), np.random.default_rng(seed)

@@ -35,11 +35,11 @@ def labels() -> list[str]:
 
 
 def spread() -> list[str]:
-    """Every third operator of each leading kind, and the last: no kind is left out."""
+    """Every fifth operator of each leading kind, and the last: no kind is left out."""
     by_kind: dict[str, list[str]] = {}
     for label in labels():
         by_kind.setdefault(label.split("-")[2].split("+")[0], []).append(label)
-    return [label for group in by_kind.values() for label in dict.fromkeys((*group[::3], group[-1]))]
+    return [label for group in by_kind.values() for label in dict.fromkeys((*group[::5], group[-1]))]
 
 
 def function(label: str) -> Any:

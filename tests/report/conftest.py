@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,18 +16,28 @@ from tests.session.synthetic import SyntheticMeasurer
 
 
 @pytest.fixture(scope="session")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[slipstream.TuningResult, list[Event]]:
+def tuned(made_once: Callable[[str, Build], Path]) -> tuple[slipstream.TuningResult, list[Event]]:
     """zoo:tiny_cnn, tuned, compiled and verified; only the times of its programs are made up, so that some fail."""
-    events: list[Event] = []
 
-    def watch(event: Event, snapshot: Snapshot) -> None:
-        events.append(event)
+    def tune(folder: Path) -> None:
+        events: list[Event] = []
 
-    directory = tmp_path_factory.mktemp("report") / "session"
-    result = slipstream.tune(
-        "zoo:tiny_cnn", directory, trials=60, effort="quick", callbacks=[watch], measurer=SyntheticMeasurer()
-    )
-    return result, events
+        def watch(event: Event, snapshot: Snapshot) -> None:
+            events.append(event)
+
+        result = slipstream.tune(
+            "zoo:tiny_cnn",
+            folder / "session",
+            trials=40,
+            effort="quick",
+            callbacks=[watch],
+            measurer=SyntheticMeasurer(),
+        )
+        (folder / "result.pickle").write_bytes(pickle.dumps((result, events)))
+
+    content = (made_once("tuned", tune) / "result.pickle").read_bytes()
+    made: tuple[slipstream.TuningResult, list[Event]] = pickle.loads(content)
+    return made
 
 
 @pytest.fixture(scope="module")

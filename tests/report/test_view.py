@@ -35,7 +35,7 @@ def test_headline_and_operators_are_those_of_the_result(tuned: Any, structure: d
     assert head["start"] == pytest.approx(result.start_latency)
     assert head["latency"] == pytest.approx(result.latency)
     assert head["end_to_end"] == result.end_to_end
-    assert head["trials"] == result.trials == 60
+    assert head["trials"] == result.trials == 40
     # The result leaves out an operator of which nothing could be measured.
     timed = [o for o in structure["operators"] if o["best"] is not None]
     assert {o["name"]: (o["start"], o["best"], o["trials"], o["weight"]) for o in timed} == {

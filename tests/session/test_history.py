@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 1000, "search": "r
 
 
 def _plain(path: Path) -> Any:
-    return play(path, Budget(trials=30), **QUICK)[0]
+    return play(path, Budget(trials=20), **QUICK)[0]
 
 
 def _several_in_flight(path: Path) -> Any:

@@ -56,7 +56,7 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
             open_slots.discard(int(str(event.data["slot"])))
 
     measurer = ManyCores()
-    session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer, watcher=watch, **QUICK)
+    session, reason = play(tmp_path / "s.db", Budget(trials=40), measurer, watcher=watch, **QUICK)
     assert reason == "all trials are used"
     assert 2 <= most <= 3
     assert not open_slots
@@ -69,26 +69,26 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
 
 
 def test_trials_are_counted_before_they_are_measured(tmp_path: Path) -> None:
-    session, reason = play(tmp_path / "s.db", Budget(trials=31), ManyCores(), **QUICK)
+    session, reason = play(tmp_path / "s.db", Budget(trials=25), ManyCores(), **QUICK)
     assert reason == "all trials are used"
-    assert session.history.trials == 31
+    assert session.history.trials == 25
 
 
 def test_what_was_in_flight_goes_on(tmp_path: Path) -> None:
-    play(tmp_path / "s.db", Budget(trials=20), ManyCores(), **QUICK)
+    play(tmp_path / "s.db", Budget(trials=12), ManyCores(), **QUICK)
     seen = {"trials": 0}
 
     def stop() -> bool:
-        return seen["trials"] >= 12
+        return seen["trials"] >= 8
 
     def count(event: Event, snapshot: Snapshot) -> None:
         seen["trials"] += event.kind == "trial"
 
-    _, reason = play(tmp_path / "s.db", Budget(trials=60), ManyCores(), stop=stop, watcher=count)
+    _, reason = play(tmp_path / "s.db", Budget(trials=36), ManyCores(), stop=stop, watcher=count)
     assert reason == "interrupted"
     measurer = ManyCores()
-    session, reason = play(tmp_path / "s.db", Budget(trials=60), measurer)
-    assert session.history.trials == 60
+    session, reason = play(tmp_path / "s.db", Budget(trials=36), measurer)
+    assert session.history.trials == 36
     assert reason == "all trials are used"
 
 

@@ -16,6 +16,7 @@ import pytest
 import tvm
 from tvm import tirx
 
+from slipstream.graph.operators import Operator
 from slipstream.machine.target import resolve_target
 from slipstream.measure import cpu_measurer, reference_text
 from slipstream.measure.types import Candidate, FailureKind, Measurement
@@ -24,6 +25,7 @@ from slipstream.search.types import Question
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.loop import Session
+from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.records import DEFAULTS
 from slipstream.session.status import snapshot_of
 from slipstream.session.winners import best_programs
@@ -45,7 +47,7 @@ from tests.session.synthetic import (
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 16}
 EVOLUTIONARY = {"search": "evolutionary", "population": 8, "generations": 1, "deterministic": True}
 OPERATORS = 7
-TRIALS = 18  # of the session that is killed
+TRIALS = 14  # of the session that is killed
 
 
 def is_default(candidate: Candidate) -> bool:
@@ -72,7 +74,7 @@ def test_the_same_seed_gives_the_same_answers(settings: dict[str, Any], trials: 
 
 def test_another_seed_gives_other_answers(tmp_path: Path) -> None:
     for seed in (1, 2):
-        play(tmp_path / str(seed), Budget(trials=30), seed=seed, search="random", **QUICK)
+        play(tmp_path / str(seed), Budget(trials=20), seed=seed, search="random", **QUICK)
     assert contents(tmp_path / "1")["slots"] != contents(tmp_path / "2")["slots"]
 
 
@@ -131,7 +133,7 @@ def _learned(state: bytes) -> dict[str, Any]:
 
 
 def test_the_store_tells_the_same_story_as_the_session(tmp_path: Path) -> None:
-    session, _ = play(tmp_path / "s", Budget(trials=25), **QUICK)
+    session, _ = play(tmp_path / "s", Budget(trials=20), **QUICK)
     with Store.open(tmp_path / "s", read_only=True) as store:
         told = snapshot_of(store, session.session)
     seen = session.snapshot
@@ -193,7 +195,7 @@ def test_no_program_that_is_slower_than_the_default_wins(tmp_path: Path) -> None
     def slower(candidate: Candidate) -> float:
         return 1e-3 if is_default(candidate) else 2e-3
 
-    session, _ = play(tmp_path / "s", Budget(trials=30), SyntheticMeasurer(slower), search="random", **QUICK)
+    session, _ = play(tmp_path / "s", Budget(trials=20), SyntheticMeasurer(slower), search="random", **QUICK)
     winners = best_programs(session)
     assert winners == {key: replace(space(key).default, origin="default") for key in operators()}
     assert session.snapshot.latency == session.snapshot.start_latency
@@ -224,24 +226,29 @@ class DoesNothing:
 class RealMeasurer(SyntheticMeasurer):
     """The real one, on the simulated clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuned: dict[str, Operator]) -> None:
         super().__init__()
-        references = {key: reference_text(operator.func) for key, operator in operators().items()}
-        self.local = cpu_measurer(resolve_target(), references)
+        self.local = cpu_measurer(resolve_target(), {key: reference_text(o.func) for key, o in tuned.items()})
 
     def measure(self, programs: Any) -> Any:
         yield from self.local.measure(programs)
 
 
 def test_a_program_that_does_nothing_is_found_out_by_the_real_measurer(tmp_path: Path) -> None:
-    measurer = RealMeasurer()
-    try:
-        session, _ = play(tmp_path / "s", Budget(trials=OPERATORS + 3), measurer, proposer=DoesNothing(), slot_trials=1)
-    finally:
-        measurer.local.close()
-    assert session.snapshot.failures == {"wrong result": 3}
-    assert {program.origin for program in best_programs(session).values()} == {"default"}
-    assert len(best_programs(session)) == OPERATORS
+    tuned = dict(list(operators().items())[:3])
+    measurer = RealMeasurer(tuned)
+    trials = {key: OperatorTrials(operator, space(key)) for key, operator in tuned.items()}
+    with Store.open(tmp_path / "s") as store:
+        name = begin_session(store, tuned, slot_trials=1)
+        budget = Budget(trials=len(tuned) + 3)
+        session = make_session(store, name, measurer, budget, proposer=DoesNothing(), trials=trials)
+        try:
+            session.run()
+        finally:
+            measurer.local.close()
+        assert session.snapshot.failures == {"wrong result": 3}
+        assert {program.origin for program in best_programs(session).values()} == {"default"}
+        assert len(best_programs(session)) == len(tuned)
 
 
 # What goes wrong
@@ -282,11 +289,11 @@ def test_a_measurer_that_dies_loses_nothing(tmp_path: Path) -> None:
     play(tmp_path / "s", Budget(trials=12), search="random", **QUICK)
     before = contents(tmp_path / "s")
     with pytest.raises(RuntimeError, match="on fire"):
-        play(tmp_path / "s", Budget(trials=30), SyntheticMeasurer(dies))
+        play(tmp_path / "s", Budget(trials=20), SyntheticMeasurer(dies))
     assert contents(tmp_path / "s")["trials"] == before["trials"]
-    play(tmp_path / "s", Budget(trials=30))
+    play(tmp_path / "s", Budget(trials=20))
     play(tmp_path / "whole", Budget(trials=12), search="random", **QUICK)
-    play(tmp_path / "whole", Budget(trials=30))
+    play(tmp_path / "whole", Budget(trials=20))
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
 
 
@@ -294,7 +301,7 @@ def test_a_measurer_that_dies_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_another_session_starts_where_the_first_got_to(tmp_path: Path) -> None:
-    first, _ = play(tmp_path / "s", Budget(trials=60), search="random", **QUICK)
+    first, _ = play(tmp_path / "s", Budget(trials=30), search="random", **QUICK)
     measurer = SyntheticMeasurer()
     second, _ = play(tmp_path / "s", Budget(trials=3 * OPERATORS), measurer, again=True, search="random", **QUICK)
     for key, operator in first.history.operators.items():
@@ -329,13 +336,13 @@ def test_events_and_snapshots(tmp_path: Path) -> None:
     events: list[tuple[Event, float]] = []
     session, _ = play(
         tmp_path / "s",
-        Budget(trials=30),
+        Budget(trials=20),
         watcher=lambda event, snapshot: events.append((event, snapshot.latency)),
         search="random",
         **QUICK,
     )
     kinds = Counter(event.kind for event, _ in events)
-    assert kinds["trial"] == 30
+    assert kinds["trial"] == 20
     assert kinds["slot"] == kinds["slot_done"] + (1 if session._open else 0)
     assert [event.data["phase"] for event, _ in events if event.kind == "phase"] == ["defaults", "tune"]
     assert all(event.data["operator"] in operators() for event, _ in events if event.kind in ("slot_done", "improved"))
@@ -362,7 +369,7 @@ class Shuffled(SyntheticMeasurer):
 
 def test_the_order_in_which_results_come_does_not_matter(tmp_path: Path) -> None:
     def bests(measurer: SyntheticMeasurer, path: Path) -> dict[str, float]:
-        session: Session = play(path, Budget(trials=40), measurer, search="random", scheduler="gradient", **QUICK)[0]
+        session: Session = play(path, Budget(trials=24), measurer, search="random", scheduler="gradient", **QUICK)[0]
         return {key: operator.best_after[-1] for key, operator in session.history.operators.items()}
 
     assert bests(Shuffled(), tmp_path / "a") == bests(SyntheticMeasurer(), tmp_path / "b")

@@ -42,7 +42,7 @@ from tests.store.processes import as_nobody, python
 
 QUICK: dict[str, Any] = {"effort": "quick", "search": "random"}
 OPERATORS = 7
-TRIALS = 14
+TRIALS = 10
 
 
 def synthetic(context: Context) -> SyntheticMeasurer:
