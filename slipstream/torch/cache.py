@@ -1,0 +1,44 @@
+"""Where compiled graphs are kept: by content, so that the next process neither compiles nor tunes them again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.machine.cpu import cpu_model
+from slipstream.version import VERSION
+
+if TYPE_CHECKING:
+    from slipstream.torch.graph import Options
+
+
+def folder_of(digest: str) -> Path:
+    """The folder of a graph; `SLIPSTREAM_TORCH_CACHE` moves all of them."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SLIPSTREAM_TORCH_CACHE") or Path(home) / "slipstream" / "torch") / digest
+
+
+def digest_of(module: Any, values: Sequence[Any], static: Collection[int], options: Options, device: str) -> str:
+    """The same for the same graph, shapes, parameters, options and machine."""
+    import torch
+
+    machine = torch.cuda.get_device_name() if device == "cuda" else cpu_model()
+    versions = [VERSION, torch.__version__, importlib.metadata.version("apache-tvm")]
+    digest = hashlib.blake2b(digest_size=16)
+    said = [module.code, machine, *versions, str(len(os.sched_getaffinity(0))), repr(astuple(options)[2:])]
+    for text in said:
+        digest.update(text.encode() + b"\0")
+    held = [tensor for _, tensor in sorted([*module.named_parameters(), *module.named_buffers()])]
+    for position, value in enumerate([*values, *held]):
+        if not isinstance(value, torch.Tensor):
+            digest.update(repr(value).encode())
+            continue
+        digest.update(repr((tuple(value.shape), str(value.dtype))).encode())
+        if position in static or position >= len(values):
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
