@@ -29,7 +29,7 @@ def choose_branches(proto: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto
     The conditions are computed by ONNX Runtime in the model as it is, whose shapes are still dynamic.
     """
     chosen = False
-    while nodes := [node for node in proto.graph.node if node.op_type == "If" and not _depends(proto.graph, node)]:
+    while nodes := [node for node in proto.graph.node if node.op_type == "If" and not _inputs_of(proto.graph, node)]:
         try:
             taken = _conditions(proto, [node.input[0] for node in nodes], inputs, directory / "conditions.onnx")
         except ModelError:
@@ -40,21 +40,24 @@ def choose_branches(proto: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto
     return chosen
 
 
-def _depends(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
-    """Whether the node's condition depends on values of inputs."""
+def deciding_inputs(graph: onnx.GraphProto) -> list[str]:
+    """The inputs on whose values it depends which branch is taken."""
+    return sorted({name for node in graph.node if node.op_type == "If" for name in _inputs_of(graph, node)})
+
+
+def _inputs_of(graph: onnx.GraphProto, node: onnx.NodeProto) -> set[str]:
+    """The inputs on whose values the node's condition depends."""
     makers = {output: maker for maker in graph.node for output in maker.output}
     given = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     names, seen = [node.input[0]], set()
     while names:
         name = names.pop()
-        if name in given:
-            return True
         maker = makers.get(name)
-        if name in seen or maker is None or maker.op_type in _OF_SHAPES:
+        if name in seen or (maker is not None and maker.op_type in _OF_SHAPES):
             continue
         seen.add(name)
-        names.extend(_read_by(maker))
-    return False
+        names.extend(_read_by(maker) if maker is not None else ())
+    return seen & given
 
 
 def _read_by(node: onnx.NodeProto) -> list[str]:

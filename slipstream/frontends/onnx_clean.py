@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import onnx_run
 from slipstream.frontends.inputs import TensorSpec, feed_of
-from slipstream.frontends.onnx_branches import choose_branches
+from slipstream.frontends.onnx_branches import choose_branches, deciding_inputs
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_padding import merge_padding
 from slipstream.frontends.onnx_rewrites import rewrite, rewrite_for_onnx_runtime
@@ -57,11 +57,20 @@ def prepare(
     outputs = [output.name for output in proto.graph.output]
     quantised = any(_ROUNDS.search(node.op_type) for graph in _graphs(proto.graph) for node in graph.node)
     interface = {value.name for value in inputs}
+    deciding = deciding_inputs(proto.graph)
     del proto
     specs: tuple[TensorSpec, ...] = ()
     for folding in Folding:
         refused: dict[str, str] = {}
-        simplified = _simplify(fixed, clean, folding, refused)
+        try:
+            simplified = _simplify(fixed, clean, folding, refused)
+        except ModelError as error:
+            if not deciding:
+                raise
+            raise ModelError(
+                f"{error}; which branch of the model is taken depends on the input {deciding[0]!r}: "
+                f"make it a constant, such as --constant {deciding[0]}=1"
+            ) from None
         if folding is not Folding.NOTHING:
             merge_padding(simplified.graph)
         _keep_only_inputs(simplified.graph, interface)

@@ -19,7 +19,7 @@ from typing import Any
 from slipstream.errors import InputError
 from slipstream.torch.decompositions import decompositions
 from slipstream.torch.graph import Graph, Options, live_graphs
-from slipstream.torch.tuning import tune_graphs
+from slipstream.torch.tuning import tune_graphs, tune_in_background
 
 __all__ = ["backend", "tune"]
 
@@ -50,7 +50,7 @@ def backend(
         return eager
 
     def compile_graph(functional: Any, _: Sequence[Any]) -> Callable[..., Any]:
-        return Graph(functional, chosen)
+        return Graph(functional, chosen, tune_in_background if chosen.budget is not None else lambda _: None)
 
     compiled: Callable[..., Any] = aot_autograd(fw_compiler=compile_graph, decompositions=decompositions())(
         graph_module, example_inputs

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,16 +68,19 @@ class Variant:
 
 
 class Graph:
-    """What AOTAutograd calls: a list of tensors in, a list of tensors out. The list it is given is emptied."""
+    """What AOTAutograd calls: a list of tensors in, a list of tensors out. The list it is given is emptied.
+
+    `compiled` is called with each variant that is compiled and not tuned.
+    """
 
     _boxed_call = True
 
-    def __init__(self, module: Any, options: Options) -> None:
+    def __init__(self, module: Any, options: Options, compiled: Callable[[Variant], None]) -> None:
         from torch._guards import TracingContext
 
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
-        self.module, self.options = module, options
+        self.module, self.options, self._compiled = module, options, compiled
         # Parameters and buffers, but for those that the graph itself changes: they are inputs like any other.
         static = metadata.static_input_indices if metadata is not None else ()
         changed = metadata.mutated_inp_runtime_indices if metadata is not None else ()
@@ -123,10 +126,8 @@ class Graph:
                     "slipstream runs a graph of %d nodes in eager PyTorch: %s", len(self.module.graph.nodes), reason
                 )
                 self.variants[key] = made = None
-            if made is not None and self.options.budget is not None and not (made.folder / "tuned").exists():
-                from slipstream.torch.tuning import tune_in_background
-
-                tune_in_background(made)
+            if made is not None and not (made.folder / "tuned").exists():
+                self._compiled(made)
             return made
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from slipstream.frontends.onnx_branches import choose_branches
+from slipstream.frontends.onnx_branches import choose_branches, deciding_inputs
 
 FLOAT = TensorProto.FLOAT
 
@@ -83,3 +83,4 @@ main (float[N, M] x) => (float[A, B] y) {
 """
     )
     assert "If" in chosen(model, [2, 4], tmp_path)
+    assert deciding_inputs(model.graph) == ["x"]
