@@ -18,6 +18,8 @@ from slipstream.runtime.library import ModelLibrary
 # In a process of its own, which has loaded no other model: the pool's library is then the one beside the model.
 COMPILED = """
 import ctypes, pathlib, sys
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
+import_tvm_without_torch()
 import numpy as np
 import slipstream
 from slipstream.artifact import compile as compiling

@@ -28,7 +28,7 @@ def searched(operator: Space, count: int = 3, known: tuple[Measured, ...] = ()) 
     return Evolutionary(1, TINY).propose(Question(operator, count, 3, known, _equal_scores))
 
 
-@pytest.mark.parametrize("label", labels()[::7])
+@pytest.mark.parametrize("label", labels()[::11])
 def test_the_same_program_from_every_source(label: str, tmp_path: Path) -> None:
     operator = space(label)
     sketches = {example.sketch for example in operator.stock}
