@@ -22,12 +22,27 @@ def refusals(
     reasons = {}
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    empty = _empty_tensors(graph)
     for index, node in enumerate(graph.node):
         found = [reason for inner in _with_inner(node) if (reason := _refusal(inner, known, rewritten))]
         found += [f"{node.op_type} has tensors of type {name}" for name in _small_types(node, types)]
+        if not empty.isdisjoint(node.input):
+            found.append(f"{node.op_type} reads a tensor without elements")
+            # What is made of it may have none either; a sum of nothing is a number.
+            empty.update(() if node.op_type.startswith(("Reduce", "Shape", "Size")) else node.output)
         if found:
             reasons[index] = found[0]
     return reasons
+
+
+def _empty_tensors(graph: onnx.GraphProto) -> set[str]:
+    """Inputs and constants with an extent of 0."""
+    found = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
+            found.add(value.name)
+    return found
 
 
 def _small_types(node: onnx.NodeProto, types: Mapping[str, int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -105,6 +106,12 @@ def test_buffers_and_inputs_that_are_changed(caplog: pytest.LogCaptureFixture) -
     assert not warnings_of(caplog)
 
 
+def test_the_example_of_the_docs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "torch.md").read_text(), re.S)
+    exec(example, {})
+    assert any(any(graph.variants.values()) for graph in graphs())
+
+
 def test_graph_breaks_shapes_and_threads(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(x: Any) -> Any:
         y = x * 2 + 1
@@ -112,10 +119,10 @@ def test_graph_breaks_shapes_and_threads(capsys: pytest.CaptureFixture[str]) -> 
         return torch.sin(y) @ y.T
 
     fast = compiled(broken)
-    for size in (4, 6, 8):
+    for size in (4, 6):
         x = torch.randn(size, size)
         same(fast(x), broken(x))
-    assert capsys.readouterr().out.count("not part of a graph") == 6
+    assert capsys.readouterr().out.count("not part of a graph") == 4
     assert len(graphs()) >= 2
     with ThreadPoolExecutor(4) as pool, torch.no_grad():
         inputs = [torch.randn(4, 4) for _ in range(40)]

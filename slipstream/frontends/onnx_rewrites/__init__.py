@@ -16,6 +16,7 @@ from slipstream.frontends.onnx_rewrites import (
     bodies,
     fused,
     indexing,
+    lacking,
     loops,
     normalisation,
     quantised,
@@ -31,6 +32,7 @@ REWRITES: dict[tuple[str, str], Rewrite] = {
     **bodies.REWRITES,
     **fused.REWRITES,
     **indexing.REWRITES,
+    **lacking.REWRITES,
     **loops.REWRITES,
     **normalisation.REWRITES,
     **quantised.REWRITES,
@@ -39,7 +41,11 @@ REWRITES: dict[tuple[str, str], Rewrite] = {
 
 
 # What ONNX Runtime itself may lack, without which a model has no reference.
-_FOR_ONNX_RUNTIME: dict[tuple[str, str], Rewrite] = {**bodies.REWRITES, **recurrent.REWRITES}
+_FOR_ONNX_RUNTIME: dict[tuple[str, str], Rewrite] = {
+    **bodies.REWRITES,
+    **lacking.FOR_ONNX_RUNTIME,
+    **recurrent.REWRITES,
+}
 
 
 def rewrite(model: onnx.ModelProto, directory: Path, refused: dict[str, str]) -> bool:
