@@ -9,9 +9,9 @@
    is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
    that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. Threads are counted: all running calls together use no more than the pool has. A call takes its share of them
-   by how many calls there usually are at a time, so many callers end up with a thread each, which needs no barriers. One
-   that finds none free waits in order of arrival.
+   Sharing. Threads are counted: all running calls together use no more than the pool has. As long as calls seldom meet,
+   each takes all threads, and one that finds none free waits in order of arrival. Otherwise a call takes its share by
+   how many calls there usually are at a time, so many callers end up with a thread each, which needs no barriers.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
@@ -44,6 +44,7 @@
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
+#define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls share the threads, before they wait */
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
@@ -393,7 +394,7 @@ int slipstream_pool_begin(int threads) {
   if (!pool.running) note_gap();
   note_calls();
   take_turn();
-  int helpers = pool.capacity * 16 / pool.usual_calls - 1;
+  int helpers = (pool.usual_calls < MANY_CALLS ? pool.capacity : pool.capacity * 16 / pool.usual_calls) - 1;
   if (helpers > unused()) helpers = unused();
   if (helpers > threads - 1) helpers = threads - 1;
   call->threads = 1;
