@@ -47,7 +47,8 @@ def prepare(
     _lower_versions(proto)
     _bind_constants(proto.graph, constants)
     dynamic = onnx.ModelProto()
-    dynamic.CopyFrom(proto)
+    if any(node.op_type == "If" for node in proto.graph.node):  # a copy has all the weights
+        dynamic.CopyFrom(proto)
     inputs = _fix_shapes(proto.graph, shapes)
     if choose_branches(dynamic, inputs, Path(workdir)):
         proto = dynamic

@@ -5,23 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
 
-
-def main(job: dict[str, Any]) -> None:
-    from slipstream.session.tune import tune
-
-    os.nice(10)
-    tune(
-        job["program"],
-        job["session"],
-        budget=job["budget"],
-        store=job["store"],
-        target=job["target"],
-        dtype=job["dtype"],
-        threads=job["threads"],
-    )
-
+from slipstream.torch.tuning import tune_or_resume
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    os.nice(10)
+    tune_or_resume(json.loads(sys.argv[1]))

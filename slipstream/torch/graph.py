@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from slipstream.torch.cache import digest_of, folder_of
 
 logger = logging.getLogger(__name__)
 
-_NAMES = ("budget", "store", "dtype", "threads")
 # Parameters that change more often than that are not constants.
 _MOST_CHANGES = 3
 _graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
@@ -38,8 +37,9 @@ class Options:
     def of(options: Mapping[str, Any] | None, mode: str | None) -> Options:
         if mode is not None:
             raise InputError(f'slipstream has no mode {mode!r}: leave it out; options={{"budget": "3m"}} tunes')
-        if unknown := sorted(set(options or ()) - set(_NAMES)):
-            raise InputError(f"slipstream has no option {unknown[0]!r}: it has {', '.join(_NAMES)}")
+        names = [option.name for option in fields(Options)]
+        if unknown := sorted(set(options or ()) - set(names)):
+            raise InputError(f"slipstream has no option {unknown[0]!r}: it has {', '.join(names)}")
         return Options(**dict(options or {}))
 
 
@@ -55,36 +55,40 @@ class Variant:
     versions: tuple[int, ...]
     outputs: tuple[Any, ...]  # of each output: its number among the model's, or what it always is
     seconds: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def holds_for(self, constants: Sequence[Any]) -> bool:
         """Whether parameters and buffers are what they were when the graph was compiled."""
         same = all(now is then for now, then in zip(constants, self.constants, strict=True))
         return same and tuple(tensor._version for tensor in constants) == self.versions
 
+    @property
+    def session(self) -> Path:
+        """Where it is tuned."""
+        return self.folder / "tuned"
+
     def reload(self) -> None:
         """Use the tuned model."""
-        self.model = load(self.folder / "tuned", threads=self.options.threads)
+        self.model = load(self.session, threads=self.options.threads)
 
 
 class Graph:
     """What AOTAutograd calls: a list of tensors in, a list of tensors out. The list it is given is emptied.
 
-    `compiled` is called with each variant that is compiled and not tuned.
+    `use` is called with each variant that is compiled and not tuned.
     """
 
     _boxed_call = True
 
-    def __init__(self, module: Any, options: Options, compiled: Callable[[Variant], None]) -> None:
+    def __init__(self, module: Any, options: Options, use: Callable[[Variant], None]) -> None:
         from torch._guards import TracingContext
 
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
-        self.module, self.options, self._compiled = module, options, compiled
+        self.module, self.options, self._use = module, options, use
         # Parameters and buffers, but for those that the graph itself changes: they are inputs like any other.
         static = metadata.static_input_indices if metadata is not None else ()
         changed = metadata.mutated_inp_runtime_indices if metadata is not None else ()
-        self.static = frozenset(static) - frozenset(changed)
+        self.static = tuple(sorted(set(static) - set(changed)))
         self.variants: dict[tuple[Any, ...], Variant | None] = {}
         self.parameters: list[weakref.ref[Any]] = []
         self._changes = 0
@@ -96,7 +100,7 @@ class Graph:
         arguments.clear()
         key = tuple((*v.shape, v.dtype, v.device) if hasattr(v, "shape") else v for v in values)
         variant = self.variants.get(key)
-        if key not in self.variants or (variant and not variant.holds_for([values[i] for i in sorted(self.static)])):
+        if key not in self.variants or (variant and not variant.holds_for([values[i] for i in self.static])):
             variant = self._compile(key, values)
         if variant is None:
             eager: Sequence[Any] = self.module(*values)
@@ -109,7 +113,7 @@ class Graph:
     def _compile(self, key: tuple[Any, ...], values: Sequence[Any]) -> Variant | None:
         with self._lock:
             known = self.variants.get(key)
-            constants = [values[position] for position in sorted(self.static)]
+            constants = [values[position] for position in self.static]
             if key in self.variants and (known is None or known.holds_for(constants)):
                 return known  # another thread was first
             self._changes += known is not None
@@ -126,8 +130,8 @@ class Graph:
                     "slipstream runs a graph of %d nodes in eager PyTorch: %s", len(self.module.graph.nodes), reason
                 )
                 self.variants[key] = made = None
-            if made is not None and not (made.folder / "tuned").exists():
-                self._compiled(made)
+            if made is not None and not made.model.manifest.tuned:
+                self._use(made)
             return made
 
 
@@ -165,7 +169,7 @@ def _compiled(graph: Graph, values: Sequence[Any]) -> Variant:
         raise SlipstreamError(f"its inputs are on {device}: slipstream compiles for the CPU and the first GPU")
     positions = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor) and i not in graph.static)
     outputs, returned = _outputs(graph.module, values)
-    constants = tuple(values[i] for i in sorted(graph.static))
+    constants = tuple(values[i] for i in graph.static)
     folder = folder_of(digest_of(graph.module, values, graph.static, graph.options, device.type))
     if not (folder / "model").exists() and not (folder / "tuned" / "model").exists():
         _write(folder, graph, values, positions, returned, device.type)

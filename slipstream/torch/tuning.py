@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from slipstream.processes.child import child_environment
@@ -27,8 +29,6 @@ _lock = threading.Lock()
 
 def tune_graphs(graphs: Sequence[Graph], budget: str | float | None, trials: int | None, store: Any) -> None:
     """Tune every compiled form of these graphs; each gets its share of the budget by the time it has taken."""
-    from slipstream.session.tune import resume, tune
-
     seconds = parse_duration(budget, "a budget") if isinstance(budget, str) else budget
     variants = [variant for graph in graphs for variant in graph.variants.values() if variant is not None]
     total = sum(variant.seconds for variant in variants) or 1.0
@@ -36,23 +36,29 @@ def tune_graphs(graphs: Sequence[Graph], budget: str | float | None, trials: int
         share = seconds
         if seconds is not None and len(variants) > 1:
             share = max(_LEAST_SECONDS, seconds * variant.seconds / total)
-        session = variant.folder / "tuned"
-        if (session / "session.json").exists():
-            resume(session, budget=share, trials=trials)
-        else:
-            options = variant.options
-            target = "cuda" if variant.model.manifest.gpu else "cpu"
-            tune(
-                str(variant.folder / "program.pt2"),
-                session,
-                budget=share,
-                trials=trials,
-                store=store or options.store,
-                target=target,
-                dtype=options.dtype,
-                threads=options.threads,
-            )
+        job = _job(variant)
+        tune_or_resume({**job, "budget": share, "trials": trials, "store": store or job["store"]})
         variant.reload()
+
+
+def _job(variant: Variant) -> dict[str, Any]:
+    """What `slipstream.tune` is called with."""
+    return {
+        "model": str(variant.folder / "program.pt2"),
+        "output": str(variant.session),
+        "target": "cuda" if variant.model.manifest.gpu else "cpu",
+        **asdict(variant.options),
+    }
+
+
+def tune_or_resume(job: dict[str, Any]) -> None:
+    """Tune what a job says, or go on with its session."""
+    from slipstream.session.tune import resume, tune
+
+    if (Path(job["output"]) / "session.json").exists():
+        resume(job["output"], budget=job["budget"], trials=job.get("trials"))
+    else:
+        tune(**job)
 
 
 def tune_in_background(variant: Variant) -> None:
@@ -69,17 +75,7 @@ def tune_in_background(variant: Variant) -> None:
 def _tune_waiting() -> None:
     while True:
         variant = _waiting.get()
-        options = variant.options
-        job = {
-            "program": str(variant.folder / "program.pt2"),
-            "session": str(variant.folder / "tuned"),
-            "budget": options.budget,
-            "store": options.store,
-            "target": "cuda" if variant.model.manifest.gpu else "cpu",
-            "dtype": options.dtype,
-            "threads": options.threads,
-        }
-        command = [sys.executable, "-m", "slipstream.torch.background", json.dumps(job)]
+        command = [sys.executable, "-m", "slipstream.torch.background", json.dumps(_job(variant))]
         process = subprocess.Popen(
             command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
