@@ -18,6 +18,7 @@ from slipstream.errors import ModelError
 from slipstream.frontends import onnx_run
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_rewrites.renaming import rename
+from slipstream.frontends.onnx_values import drop_unused, names_read
 
 # Their results depend on the shapes of what they read, not on its values.
 _OF_SHAPES = {"Shape", "Size"}
@@ -56,37 +57,20 @@ def _inputs_of(graph: onnx.GraphProto, node: onnx.NodeProto) -> set[str]:
         if name in seen or (maker is not None and maker.op_type in _OF_SHAPES):
             continue
         seen.add(name)
-        names.extend(_read_by(maker) if maker is not None else ())
+        names.extend(names_read(maker) if maker is not None else ())
     return seen & given
-
-
-def _read_by(node: onnx.NodeProto) -> list[str]:
-    """What a node and the graphs inside it read, of any scope."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            names += [name for inner in attribute.g.node for name in _read_by(inner)]
-            names += [output.name for output in attribute.g.output]
-    return names
 
 
 def _conditions(
     proto: onnx.ModelProto, names: Sequence[str], inputs: Sequence[onnx.ValueInfoProto], path: Path
 ) -> Mapping[str, bool]:
     """What these tensors are, computed by what they depend on."""
-    makers = {output: maker for maker in proto.graph.node for output in maker.output}
-    needed, waiting = set(), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting.extend(_read_by(makers[name]) if name in makers else ())
     part = onnx.ModelProto()
     part.CopyFrom(proto)
-    del part.graph.node[:], part.graph.output[:]
-    part.graph.node.extend(node for node in proto.graph.node if needed.intersection(node.output))
+    del part.graph.output[:]
     distinct = list(dict.fromkeys(names))
     part.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.BOOL, None) for n in distinct)
+    drop_unused(part.graph)
     save(part, path)
     rng = np.random.default_rng(0)
     feeds = {}
