@@ -40,6 +40,12 @@ def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_lock_option = click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record what was chosen; 'slipstream compile --lock FILE' rebuilds it, 'slipstream check' watches it.",
+)
 _serve_option = click.option("--serve", "live_page", is_flag=True, help="Show it live as a web page on this machine.")
 
 
@@ -86,6 +92,7 @@ class _TuneCommand(click.Command):
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@_lock_option
 @_serve_option
 @rpc_options
 @model_options
@@ -127,6 +134,7 @@ def tune_command(
 @click.command("resume")
 @click.argument("directory", type=click.Path(path_type=Path))
 @_budget_options
+@_lock_option
 @_serve_option
 @_view_options
 @one_line_errors

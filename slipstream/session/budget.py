@@ -42,6 +42,18 @@ def parse_duration(text: str | float, what: str = "a budget") -> float:
     return seconds
 
 
+def parse_share(text: str | float, what: str) -> float:
+    """0.02 of `2%`, `2 %` or 0.02."""
+    written = str(text).strip()
+    try:
+        share = float(written.removesuffix("%")) / 100 if written.endswith("%") else float(written)
+    except ValueError:
+        raise BudgetError(f"{what} of {text!r} makes no sense: write 2% or 0.02") from None
+    if isinstance(text, bool) or not 0 <= share < 1:
+        raise BudgetError(f"{what} of {text!r} makes no sense: give a share from 0 to 1, such as 2% or 0.02")
+    return share
+
+
 @dataclass(frozen=True)
 class Budget:
     """What may be used, in all, over every run of the session. Tuning ends with the first that is used up."""

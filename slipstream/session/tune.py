@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
+from slipstream.artifact.lock import lock_file
 from slipstream.artifact.verify import verification_inputs
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
@@ -64,6 +65,7 @@ def tune(
     partition: bool = True,
     input_data: dict[str, Array] | None = None,
     callbacks: Sequence[Watcher] = (),
+    lock: str | Path | None = None,
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
@@ -73,7 +75,8 @@ def tune(
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
     ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random. `callbacks` get every event and a snapshot of the session.
+    does not name is random. `callbacks` get every event and a snapshot of the session. `lock` names a file for what was
+    chosen, from which `slipstream.compile` rebuilds the same.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -93,6 +96,7 @@ def tune(
     parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
     check_new(output)
     check_rpc(rpc, rpc_key)
+    file = lock_file(lock)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads, dtype)
@@ -142,6 +146,7 @@ def tune(
             rpc,
             rpc_key,
             input_data,
+            file,
         )
         return run.run()
 
@@ -155,6 +160,7 @@ def resume(
     trials: int | None = None,
     until_latency: str | float | None = None,
     callbacks: Sequence[Watcher] = (),
+    lock: str | Path | None = None,
     scheduler: AnyScheduler | None = None,
     search: AnySearch | None = None,
     cost: AnyCostModel | None = None,
@@ -166,6 +172,7 @@ def resume(
     """
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
+    file = lock_file(lock)
     with open_store(folder) as opened, opened.own(folder.session):
         record = opened.session(folder.session)
         options = record.options
@@ -205,6 +212,7 @@ def resume(
             rpc,
             rpc_key,
             input_data,
+            file,
         )
         return run.run()
 
