@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
+        click.option(
+            "--until-gain-below", metavar="SHARE", help="Stop when less than this is likely to be left to gain: 2%."
+        ),
         click.option("--until-latency", metavar="TIME", help="Stop when the operators' sum is at most this: 20ms."),
         click.option("--trials", type=click.IntRange(min=1), help="Stop after so many programs were measured."),
         click.option("--budget", metavar="TIME", help="Wall-clock time for everything: 90s, 5m, 1h30m."),

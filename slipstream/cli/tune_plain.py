@@ -53,7 +53,8 @@ def _slot(event: Event, snapshot: Snapshot) -> str:
     row = _operator(event, snapshot)
     slot = f"slot {snapshot.slots}: {row.name} {_gains(row)}" if row else f"slot {snapshot.slots}"
     failed = sum(dict(snapshot.failures).values())
-    return _listed(slot, _model(snapshot), time_left(snapshot.remaining), f"{failed} failed" if failed else "")
+    left = str(snapshot.left) if snapshot.left is not None else ""
+    return _listed(slot, _model(snapshot), left, time_left(snapshot.remaining), f"{failed} failed" if failed else "")
 
 
 def _operator(event: Event, snapshot: Snapshot) -> OperatorProgress | None:

@@ -91,6 +91,7 @@ class SessionRun:
                 stop=interrupt.asked,
                 elapsed=self.elapsed_before + time.monotonic() - self.began,
                 reserve=self._reserve,
+                peak_flops=peak,
             )
             reason = session.run()
             self.store.update_session(record.id, elapsed=session.elapsed, status="interrupted")

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ def tune(
     budget: str | float | None = None,
     trials: int | None = None,
     until_latency: str | float | None = None,
+    until_gain_below: str | float | None = None,
     preset: str | None = None,
     effort: str = "normal",
     scheduler: AnyScheduler | None = None,
@@ -70,8 +71,9 @@ def tune(
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
     `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
-    Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
-    without any, when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
+    Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
+    when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
+    when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
     ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
@@ -80,7 +82,7 @@ def tune(
     """
     began = time.monotonic()
     output = Path(output).absolute()
-    limits = Budget.of(budget, trials, until_latency)
+    limits = Budget.of(budget, trials, until_latency, until_gain_below)
     choose = partial(
         make_settings,
         preset=preset,
@@ -159,6 +161,7 @@ def resume(
     budget: str | float | None = None,
     trials: int | None = None,
     until_latency: str | float | None = None,
+    until_gain_below: str | float | None = None,
     callbacks: Sequence[Watcher] = (),
     lock: str | Path | None = None,
     scheduler: AnyScheduler | None = None,
@@ -191,8 +194,9 @@ def resume(
                 "measurements do not carry over: start a new session here"
             )
         limits = budget_of(opened, record)
-        if any(value is not None for value in (budget, trials, until_latency)):
-            limits = _more(Budget.of(budget, trials, until_latency), record, opened)
+        now = Budget.of(budget, trials, until_latency, until_gain_below)
+        if now != Budget():
+            limits = _more(now, record, opened)
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
         prepared, messages = _prepare(loaded, resolved)
@@ -327,10 +331,10 @@ def _load_again(
 def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
     """A budget that counts from now, as one that counts from the beginning."""
     used = sum(1 for _ in store.trials(session=record.id)) if budget.trials is not None else 0
-    return Budget(
-        None if budget.seconds is None else budget.seconds + record.elapsed,
-        None if budget.trials is None else budget.trials + used,
-        budget.until_latency,
+    return replace(
+        budget,
+        seconds=None if budget.seconds is None else budget.seconds + record.elapsed,
+        trials=None if budget.trials is None else budget.trials + used,
     )
 
 
