@@ -6,10 +6,10 @@ import math
 
 from rich.text import Text
 
-from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
 from slipstream.cli.tune_operators import operator_lines
 from slipstream.cli.tune_plot import curve
 from slipstream.session.events import PHASES, Remaining, Snapshot, percent, trials_and_slots
+from slipstream.session.quantities import duration, factor, latency, one_line, speedup
 
 HINT = "Ctrl-C: stop here, keep the best so far"
 _STOPPABLE = ("prepare", "defaults", "tune")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from slipstream.cli.line_output import LineOutput
-from slipstream.cli.quantities import duration, factor, latency, one_line
 from slipstream.cli.tune_frame import time_left
 from slipstream.cli.tune_quiet import QuietView
 from slipstream.session.events import Event, OperatorProgress, Snapshot, trials_and_slots
+from slipstream.session.quantities import duration, factor, latency, one_line
 
 _BETWEEN_IMPROVEMENTS = 5.0
 

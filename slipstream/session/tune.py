@@ -28,6 +28,7 @@ from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
+from slipstream.session.show_progress import show_progress
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
 
@@ -67,6 +68,7 @@ def tune(
     input_data: dict[str, Array] | None = None,
     callbacks: Sequence[Watcher] = (),
     lock: str | Path | None = None,
+    progress: bool | None = None,
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
@@ -78,7 +80,8 @@ def tune(
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
     ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
     does not name is random. `callbacks` get every event and a snapshot of the session. `lock` names a file for what was
-    chosen, from which `slipstream.compile` rebuilds the same.
+    chosen, from which `slipstream.compile` rebuilds the same. Progress is shown in a notebook unless `progress` is
+    False, and elsewhere, on standard error, if it is True.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -129,9 +132,12 @@ def tune(
     }
     verification_inputs(loaded, input_data)  # wrong ones are better said now than when the session is over
     prepared, messages = _prepare(loaded, resolved)
-    watcher = _with_messages(_broadcast(callbacks), messages)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
-    with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
+    with (
+        show_progress(progress) as views,
+        _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened),
+    ):
+        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
         directory.keep_inputs(input_data)
         run = SessionRun(
             directory,
@@ -164,6 +170,7 @@ def resume(
     until_gain_below: str | float | None = None,
     callbacks: Sequence[Watcher] = (),
     lock: str | Path | None = None,
+    progress: bool | None = None,
     scheduler: AnyScheduler | None = None,
     search: AnySearch | None = None,
     cost: AnyCostModel | None = None,
@@ -176,7 +183,7 @@ def resume(
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
     file = lock_file(lock)
-    with open_store(folder) as opened, opened.own(folder.session):
+    with show_progress(progress) as views, open_store(folder) as opened, opened.own(folder.session):
         record = opened.session(folder.session)
         options = record.options
         settings = Settings.from_json(options["settings"])
@@ -200,7 +207,7 @@ def resume(
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
         prepared, messages = _prepare(loaded, resolved)
-        watcher = _with_messages(_broadcast(callbacks), messages)
+        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
         run = SessionRun(
             folder,
             opened,
