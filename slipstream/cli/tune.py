@@ -131,7 +131,7 @@ def tune_command(
         settings = {"without": [part.strip() for part in without.split(",")]} if without else None
         return tune(model, output, callbacks=[watcher], settings=settings, **options, **parsed)
 
-    _show(work, output, mode, live_page)
+    _show(work, output, mode, live_page, options["lock"])
 
 
 @click.command("resume")
@@ -150,7 +150,7 @@ def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) 
 
         return resume(directory, callbacks=[watcher], **options)
 
-    _show(work, directory, mode, live_page)
+    _show(work, directory, mode, live_page, options["lock"])
 
 
 @click.command("status")
@@ -198,7 +198,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
         yield
 
 
-def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool) -> None:
+def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool, lock: Path | None) -> None:
     """Run a session with a view of its progress, then print the result."""
     from slipstream.cli.tune_view import make_view
 
@@ -222,3 +222,5 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")
+    if lock is not None:
+        click.echo(f"recorded in {lock}: slipstream compile MODEL -o DIR --lock {lock} rebuilds it")

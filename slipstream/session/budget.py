@@ -105,7 +105,7 @@ class Budget:
         if self.until_latency is not None and latency <= self.until_latency:
             return "the wanted latency is reached"
         if self.until_gain_below is not None and left is not None and left.at_most < self.until_gain_below:
-            return f"{left}; that is below the {percent(self.until_gain_below)} asked for"
+            return f"{left.described(2)}, less than the {percent(self.until_gain_below)} asked for"
         return None
 
     def to_json(self) -> dict[str, float | int | None]:

@@ -45,14 +45,20 @@ class Left:
     seconds: float
 
     def __str__(self) -> str:
+        return self.described()
+
+    def described(self, digits: int | None = None) -> str:
+        """In words; the share with so many digits behind the point, if that is given."""
         if not self.at_most:
             return "nothing more is likely"
-        return f"at most {percent(self.at_most)} more is likely, another {_time(self.seconds)}"
+        return f"at most {percent(self.at_most, digits)} more is likely, another {_time(self.seconds)}"
 
 
-def percent(share: float) -> str:
-    """`4 %`, `0.4 %`: with one digit behind the point below one."""
+def percent(share: float, digits: int | None = None) -> str:
+    """`4 %`, `0.4 %`: with one digit behind the point below one, unless so many `digits` are asked for."""
     value = 100 * share
+    if digits is not None:
+        return f"{value:.{digits}f} %"
     return f"{value:.0f} %" if value >= 0.95 else f"{max(value, 0.1):.1f} %"
 
 

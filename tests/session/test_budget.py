@@ -101,7 +101,7 @@ def test_a_gain_that_is_not_worth_while() -> None:
     assert budget.spent(0, 0, 1.0) is None
     assert budget.spent(0, 0, 1.0, Left(0.01, 0.04, 360.0)) is None
     reason = budget.spent(0, 0, 1.0, Left(0.006, 0.018, 360.0))
-    assert reason == "at most 2 % more is likely, another 6 minutes; that is below the 2 % asked for"
+    assert reason == "at most 1.80 % more is likely, another 6 minutes, less than the 2 % asked for"
     assert Budget(**budget.to_json()) == budget
 
 

@@ -389,7 +389,8 @@ def test_it_ends_when_little_is_left_to_gain_and_goes_on_with_another_rule(tmp_p
 
     options: dict[str, Any] = {"search": "random", **QUICK}
     session, reason = play(tmp_path / "s", Budget(until_gain_below=0.25), watcher=watch, **options)
-    assert reason == f"{session.snapshot.left}; that is below the 25 % asked for"
+    assert session.snapshot.left is not None
+    assert reason == f"{session.snapshot.left.described(2)}, less than the 25 % asked for"
     assert seen[-1] < 0.25 <= min(seen[:-1])
     with Store.open(tmp_path / "s", read_only=True) as store:
         assert snapshot_of(store, session.session).left == session.snapshot.left
