@@ -5,13 +5,16 @@ slot the estimate is made from what was known then and compared with the gain fr
 margin is fitted: the estimate is multiplied by it. For each model it is fitted to the other models, on which the
 largest of their 90 % quantiles is taken, and counted on this one; the curves of one model on a CPU and a GPU count as
 one. A curve ends after 128 trials, so late gains of an operator that is still improving are missing from both.
+
+`--session DIR` reads what a session that went on until nothing improved any more had estimated at each slot, instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,10 @@ from slipstream.schedulers import Scheduler
 from slipstream.schedulers.left_to_gain import MARGIN, LeftToGainEstimate
 from slipstream.schedulers.replay import replay
 from slipstream.schedulers.types import OperatorState
+from slipstream.session.directory import SessionDirectory, open_store
+from slipstream.session.history import Slot
 from slipstream.session.settings import Settings
+from slipstream.session.stored_history import StoredHistory
 
 QUICK = {"seeds": 1, "every": 16}
 RULES = (0.05, 0.02, 0.01)  # of --until-gain-below
@@ -35,9 +41,13 @@ _LEAST = 5e-4  # an expected gain below this counts as this much: both are nothi
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="orders of the operators")
     parser.add_argument("--every", type=int, default=4, help="slots between two estimates")
+    parser.add_argument("--session", type=Path, action="append", help="the folder of a session (repeatable)")
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    if options.session:
+        yield "sessions", [look_back(folder) for folder in options.session]
+        return
     replays = []
     for device, folder in (("cpu", CURVES), ("gpu", GPU_CURVES)):
         for recording in read_all(folder):
@@ -45,7 +55,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 points = follow(recording, seed, options.every)
                 about = {"model": recording.model, "recording": recording.name, "device": device, "seed": seed}
                 replays.append({**about, "points": points})
-    return {"margin": MARGIN, "replays": replays}
+    yield "curves", replays
+
+
+def look_back(folder: Path) -> dict[str, Any]:
+    """The points of a session, as `follow` has those of a replay."""
+    directory = SessionDirectory.read(folder)
+    with open_store(directory, read_only=True) as store:
+        stored = StoredHistory.of(store, directory.session)
+        estimates = {slot.slot: slot.stats.get("left") for slot in store.slots(directory.session)}
+    assert stored.record is not None
+    latencies = [(seconds, history.latency) for seconds, history in stored.history.by_slots()]
+    ended = sorted((slot for slot in stored.history.slots.values() if slot.ended is not None), key=_end)
+    points = [
+        (round(seconds / latencies[-1][0], 4), round(left["expected"], 6), round(1 - latencies[-1][1] / latency, 6))
+        for slot, (seconds, latency) in zip(ended, latencies, strict=True)
+        if (left := estimates[slot.number]) is not None
+    ]
+    return {"model": stored.record.model_name, "reason": stored.record.result.get("reason"), "points": points}
+
+
+def _end(slot: Slot) -> float:
+    return slot.ended or 0.0
 
 
 class _Watched:
@@ -86,18 +117,23 @@ def margin_of(replays: Sequence[dict[str, Any]]) -> float:
     return max(float(np.quantile(found, _QUANTILE)) for found in ratios.values())
 
 
-def summary(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def exceeded(points: Sequence[Sequence[float]], margin: float) -> int:
+    """How often more came than the expected gain times the margin."""
+    return sum(came > margin * max(expected, _LEAST) for _, expected, came in points)
+
+
+def summary(replays: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """By model: the margin of the other models, how often it was exceeded, and where it would have stopped."""
     found = {}
-    for model in sorted({one["model"] for one in data["replays"]}):
-        own = [one for one in data["replays"] if one["model"] == model]
-        margin = margin_of([one for one in data["replays"] if one["model"] != model])
+    for model in sorted({one["model"] for one in replays}):
+        own = [one for one in replays if one["model"] == model]
+        margin = margin_of([one for one in replays if one["model"] != model])
         points = [point for one in own for point in one["points"]]
         stops = {rule: [s for one in own if (s := _stop(one["points"], margin, rule))] for rule in RULES}
         found[model] = {
             "margin": margin,
             "estimates": len(points),
-            "exceeded": sum(came > margin * max(expected, _LEAST) for _, expected, came in points),
+            "exceeded": exceeded(points, margin),
             "stops": stops,
         }
     return found
@@ -109,7 +145,7 @@ def _stop(points: Sequence[tuple[float, float, float]], margin: float, rule: flo
 
 
 def markdown(data: dict[str, Any]) -> str:
-    found = summary(data)
+    found = summary(data["curves"])
     lines = [
         "| model, left out when fitting | margin | estimates | exceeded |"
         + "".join(f" {rule:.0%}: time used | missed, at most |" for rule in RULES),
@@ -121,19 +157,27 @@ def markdown(data: dict[str, Any]) -> str:
             stops = one["stops"][rule]
             cells += [f"{np.mean([t for t, _ in stops]):.0%}", f"{max(c for _, c in stops):.1%}"] if stops else ["", ""]
         lines.append(f"| {model} | {' | '.join(cells)} |")
+    if sessions := data.get("sessions"):
+        lines += ["", "## Sessions", "", "| session | estimates | exceeded |", "| --- | ---: | ---: |"]
+        for one in sessions:
+            count = exceeded(one["points"], MARGIN)
+            lines.append(f"| {one['model']} | {len(one['points'])} | {count / len(one['points']):.0%} |")
     return "\n".join(lines) + "\n"
 
 
 def numbers(data: dict[str, Any]) -> dict[str, str]:
-    found = summary(data)
-    estimates, exceeded = (sum(one[name] for one in found.values()) for name in ("estimates", "exceeded"))
+    found = summary(data["curves"])
+    estimates, over = (sum(one[name] for one in found.values()) for name in ("estimates", "exceeded"))
     figures = {
-        "margin": f"{margin_of(data['replays']):.1f}",
+        "margin": f"{margin_of(data['curves']):.1f}",
         "estimates": f"{estimates:,}",
-        "exceeded": _percent(exceeded / estimates),
+        "exceeded": _percent(over / estimates),
         "exceeded at worst": _percent(max(one["exceeded"] / one["estimates"] for one in found.values())),
-        "replays": f"{len(data['replays'])}",
+        "replays": f"{len(data['curves'])}",
     }
+    for one in data.get("sessions", ()):
+        share = exceeded(one["points"], MARGIN) / len(one["points"])
+        figures[f"session {one['model']}: exceeded"] = f"{100 * share:.0f} %"
     for rule in RULES:
         stops = [stop for one in found.values() for stop in one["stops"][rule]]
         figures[f"below {rule:.0%}: time used"] = f"{100 * np.mean([t for t, _ in stops]):.0f} %"

@@ -65,5 +65,5 @@ def test_the_margin_is_the_one_that_was_fitted() -> None:
     raw = runner.read("left_to_gain")
     assert raw is not None
     data = runner.data_of(raw)
-    assert recorded.margin_of(data["replays"]) == pytest.approx(MARGIN, abs=0.05)
-    assert all(one["exceeded"] <= 0.1 * one["estimates"] for one in recorded.summary(data).values())
+    assert recorded.margin_of(data["curves"]) == pytest.approx(MARGIN, abs=0.05)
+    assert all(one["exceeded"] <= 0.1 * one["estimates"] for one in recorded.summary(data["curves"]).values())
