@@ -64,6 +64,7 @@ def look_back(folder: Path) -> dict[str, Any]:
     with open_store(directory, read_only=True) as store:
         stored = StoredHistory.of(store, directory.session)
         estimates = {slot.slot: slot.stats.get("left") for slot in store.slots(directory.session)}
+        noisy = [trial.noisy for trial in store.trials(session=directory.session)]
     assert stored.record is not None
     latencies = [(seconds, history.latency) for seconds, history in stored.history.by_slots()]
     ended = sorted((slot for slot in stored.history.slots.values() if slot.ended is not None), key=_end)
@@ -72,7 +73,8 @@ def look_back(folder: Path) -> dict[str, Any]:
         for slot, (seconds, latency) in zip(ended, latencies, strict=True)
         if (left := estimates[slot.number]) is not None
     ]
-    return {"model": stored.record.model_name, "reason": stored.record.result.get("reason"), "points": points}
+    about = {"model": stored.record.model_name, "reason": stored.record.result.get("reason")}
+    return {**about, "trials": len(noisy), "noisy": sum(noisy), "points": points}
 
 
 def _end(slot: Slot) -> float:
@@ -178,6 +180,7 @@ def numbers(data: dict[str, Any]) -> dict[str, str]:
     for one in data.get("sessions", ()):
         share = exceeded(one["points"], MARGIN) / len(one["points"])
         figures[f"session {one['model']}: exceeded"] = f"{100 * share:.0f} %"
+        figures[f"session {one['model']}: noisy"] = f"{100 * one['noisy'] / one['trials']:.0f} %"
     for rule in RULES:
         stops = [stop for one in found.values() for stop in one["stops"][rule]]
         figures[f"below {rule:.0%}: time used"] = f"{100 * np.mean([t for t, _ in stops]):.0f} %"
