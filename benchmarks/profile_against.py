@@ -66,7 +66,7 @@ def profile(model: str, artifact: Path, winners: Mapping[str, Any], options: arg
     from slipstream.graph.prepare import prepare
     from slipstream.graph.relax_walk import prim_funcs
     from slipstream.machine.target import resolve_target
-    from slipstream.session.winners import schedule_with
+    from slipstream.program.scheduled import schedule_with
 
     target, loaded = resolve_target("cpu"), load_model(model)
     prepared, _ = prepare(loaded.module, target)

@@ -32,9 +32,9 @@ from slipstream.artifact.compile import write_artifact  # noqa: E402
 from slipstream.frontends import load_model  # noqa: E402
 from slipstream.graph.prepare import prepare  # noqa: E402
 from slipstream.machine.target import Target, resolve_target  # noqa: E402
+from slipstream.program.scheduled import schedule_with  # noqa: E402
 from slipstream.session.budget import parse_duration  # noqa: E402
 from slipstream.session.history import Trial  # noqa: E402
-from slipstream.session.winners import schedule_with  # noqa: E402
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 

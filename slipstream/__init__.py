@@ -8,6 +8,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.version import VERSION
 
 if TYPE_CHECKING:
+    from slipstream.artifact.check import CheckResult, check
     from slipstream.artifact.compile import CompileResult, compile
     from slipstream.artifact.export import export
     from slipstream.artifact.loaded import CompiledModel, load
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
+    "CheckResult",
     "CompileResult",
     "CompiledModel",
     "Model",
     "SlipstreamError",
     "TuningResult",
+    "check",
     "compile",
     "export",
     "load",
@@ -31,6 +34,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckResult": "slipstream.artifact.check",
+    "check": "slipstream.artifact.check",
     "CompileResult": "slipstream.artifact.compile",
     "CompiledModel": "slipstream.artifact.loaded",
     "Model": "slipstream.frontends",

@@ -16,8 +16,18 @@ import numpy as np
 
 from slipstream.artifact.directory import check_destination, replace_directory
 from slipstream.artifact.loaded import open_parts
-from slipstream.artifact.manifest import INPUTS, WEIGHTS, Manifest, Part, Verification, WeightSpec, checksum
-from slipstream.artifact.step_threads import choose_step_threads
+from slipstream.artifact.lock import Lock
+from slipstream.artifact.manifest import (
+    INPUTS,
+    WEIGHTS,
+    BuildChoices,
+    Manifest,
+    Part,
+    Verification,
+    WeightSpec,
+    checksum,
+)
+from slipstream.artifact.step_threads import choose_step_threads, with_step_threads
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.artifact.weights import write_weights
 from slipstream.errors import BuildError, SlipstreamError, UnsupportedModelError, VerificationError
@@ -51,6 +61,7 @@ class CompileResult:
     manifest: Manifest
     passes: list[Any]
     seconds: dict[str, float]
+    warnings: tuple[str, ...] = ()  # how what is here differs from what the lock file was made with
 
     @property
     def verification(self) -> Verification | None:
@@ -69,6 +80,7 @@ def compile(
     threads: int | None = None,
     input_data: dict[str, Array] | None = None,
     partition: bool = True,
+    lock: str | Path | None = None,
     progress: Progress = lambda stage: None,
 ) -> CompileResult:
     """Compile `model` (anything `load_model` takes) into the directory `output`.
@@ -77,13 +89,19 @@ def compile(
     nothing is written and a previous artifact in `output` stays as it was. `dtype` "float16" computes a float32
     model's products in half precision, on a GPU; its inputs and outputs stay as they are. What cannot be compiled runs
     in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random.
+    does not name is random. With a `lock` file the model gets the programs, the target, the threads and, unless they
+    are given, the shapes and constants that were recorded there: nothing is tuned or chosen.
     """
     output = Path(output)
     check_destination(output)
     clock = _Stages(progress)
     clock.start("import")
-    resolved = resolve_target(target, threads, dtype)
+    locked = None if lock is None else Lock.read(lock)
+    if locked is None:
+        resolved = resolve_target(target, threads, dtype)
+    else:
+        resolved = locked.target_here(target, threads, dtype)
+        threads, shapes, constants = resolved.threads, shapes or locked.shapes, constants or locked.constants
     loaded = (
         model
         if isinstance(model, Model)
@@ -96,6 +114,7 @@ def compile(
             input_data=input_data,
         )
     )
+    warnings = locked.warnings(loaded.name, loaded.fingerprint, versions()) if locked else ()
     passes: list[Any] = []
 
     def prepared(exact_functions: bool) -> Sequence[Any]:
@@ -104,6 +123,10 @@ def compile(
         clock.start("prepare")
         modules, reports = prepare_parts(loaded, resolved, exact_functions=exact_functions)
         passes[:] = reports
+        if locked is not None:
+            from slipstream.graph.operators import extract_operators
+
+            locked.check_operators(loaded.name, loaded.fingerprint, extract_operators(*modules))
         return modules
 
     manifest = write_artifact(
@@ -111,12 +134,15 @@ def compile(
         prepared,
         resolved,
         output,
+        program=locked.scheduler(resolved) if locked else None,
         threads=threads,
         input_data=input_data,
+        tuned=locked.tuned if locked else None,
         choose_threads=resolved.threads > _FEW_THREADS,
+        choices=locked.choices if locked else None,
         stage=clock.start,
     )
-    return CompileResult(output, manifest, passes, clock.stop())
+    return CompileResult(output, manifest, passes, clock.stop(), tuple(warnings))
 
 
 @contextmanager
@@ -142,6 +168,7 @@ def write_artifact(
     input_data: dict[str, Array] | None = None,
     tuned: dict[str, Any] | None = None,
     choose_threads: bool = False,
+    choices: BuildChoices | None = None,
     stage: Progress = lambda stage: None,
 ) -> Manifest:
     """Schedule and build what has to be compiled of a model, verify the whole on `input_data` and put it in place.
@@ -149,7 +176,8 @@ def write_artifact(
     The prepared modules, with exact functions if the argument says so, come from a function so that their weights can
     be freed while they are built. `program` gives each operator its scheduled form (the default one if it is None),
     `tuned` goes into the manifest. With `choose_threads` operators are timed here to choose on how many threads each
-    runs. A model that is wrong by little more than allowed is built again with operators in their exact forms.
+    runs. A model that is wrong by little more than allowed is built again with operators in their exact forms. With
+    `choices` neither is decided here.
     """
     check_partition(model, target)
     feeds = verification_inputs(model, input_data)
@@ -159,7 +187,9 @@ def write_artifact(
         def attempt(exact: ExactForms) -> tuple[tuple[Part, ...], Verification]:
             for leftover in staging.iterdir():
                 leftover.unlink()
-            parts = _write_parts(model, prepared(exact.functions), target, exact, staging, choose_threads, stage)
+            parts = _write_parts(
+                model, prepared(exact.functions), target, exact, staging, choose_threads, choices, stage
+            )
             # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
             stage("verify")
             run = open_parts(staging, parts, model.inputs, model.outputs, threads or target.threads, gpu)
@@ -168,7 +198,7 @@ def write_artifact(
             finally:
                 run.close()
 
-        parts, verification = _most_inexact(model, program, target, attempt)
+        exact, (parts, verification) = _most_inexact(model, program, target, attempt, choices)
         if input_data:
             np.savez(staging / INPUTS, **input_data)  # type: ignore[arg-type]  # any name is allowed
         whole = None if model.parts else parts[0]
@@ -183,7 +213,7 @@ def write_artifact(
             cpu=str(target) if target.gpu is not None else target.cpu,
             features=target.features,
             threads=target.threads,
-            versions=_versions(),
+            versions=versions(),
             verification=verification,
             library=whole.file if whole else "",
             weights=whole.weights if whole else (),
@@ -194,6 +224,9 @@ def write_artifact(
             dtype=target.dtype,
             parts=() if whole else parts,
             input_data=INPUTS if input_data else "",
+            step_threads=whole.step_threads if whole else (),
+            exact_operators=exact.operators,
+            exact_functions=exact.functions,
         )
         manifest.write(staging)
     return manifest
@@ -207,15 +240,22 @@ def check_partition(model: Model, target: Target) -> None:
 
 
 def _most_inexact(
-    model: Model, program: Callable[[Any], Any] | None, target: Target, attempt: Callable[[ExactForms], T]
-) -> T:
-    """The first attempt that passes; each makes more operators exact than the one before."""
+    model: Model,
+    program: Callable[[Any], Any] | None,
+    target: Target,
+    attempt: Callable[[ExactForms], T],
+    choices: BuildChoices | None,
+) -> tuple[ExactForms, T]:
+    """The first attempt that passes; each makes more operators exact than the one before. With `choices` the only."""
     from slipstream.graph.exact_forms import ExactForms
     from slipstream.graph.fast_math import has_polynomials
 
+    if choices is not None:
+        exact = ExactForms(program, target, choices.exact_operators, choices.exact_functions)
+        return exact, attempt(exact)
     exact = ExactForms(program, target)
     try:
-        return attempt(exact)
+        return exact, attempt(exact)
     except VerificationError as error:
         if not error.may_be_rounding:
             raise
@@ -223,7 +263,7 @@ def _most_inexact(
     functions = target.gpu is None and any(has_polynomials(part.module) for part in model.compiled_parts)
     for _ in exact.steps(functions):
         try:
-            return attempt(exact)
+            return exact, attempt(exact)
         except VerificationError:
             continue
     raise first
@@ -236,10 +276,12 @@ def _write_parts(
     program: ExactForms,
     directory: Path,
     choose_threads: bool,
+    choices: BuildChoices | None,
     stage: Progress,
 ) -> tuple[Part, ...]:
     modules = list(prepared)
     del prepared
+    chosen_threads = iter(choices.step_threads if choices else ())
     parts = []
     for number, part in enumerate(model.parts or model.compiled_parts):
         if isinstance(part, OnnxPart):
@@ -250,9 +292,13 @@ def _write_parts(
             suffix = f"-{number}" if model.parts else ""
             with tvm_errors(model.name):
                 built = _build_next(modules, target, program, stage)
+                if choices is not None:
+                    built = replace(built, plan=with_step_threads(built.plan, next(chosen_threads, ())))
                 prefix = symbol_prefix(f"{model.name}{suffix}") if built.plan is not None else ""
                 parts.append(
-                    _write_compiled(part, built, target.threads, prefix, directory, suffix, choose_threads, stage)
+                    _write_compiled(
+                        part, built, target.threads, prefix, directory, suffix, choose_threads and not choices, stage
+                    )
                 )
     return tuple(parts)
 
@@ -285,8 +331,10 @@ def _write_compiled(
         stage("threads")
         if (plan := _with_chosen_threads(built.plan, part, threads, library, prefix, weights_file)) is not None:
             library.unlink()
-            library = _write_library(part, replace(built, plan=plan), threads, prefix, weights_file, weights)
-    return Part(part.name, library.name, part.inputs, part.outputs, part.nodes, (), weights_file.name, weights, prefix)
+            built = replace(built, plan=plan)
+            library = _write_library(part, built, threads, prefix, weights_file, weights)
+    files = (weights_file.name, weights, prefix, tuple(step.threads for step in built.plan.steps) if built.plan else ())
+    return Part(part.name, library.name, part.inputs, part.outputs, part.nodes, (), *files)
 
 
 def _with_chosen_threads(
@@ -301,7 +349,7 @@ def _with_chosen_threads(
         loaded.close()
     if chosen is None:
         return None
-    return replace(plan, steps=tuple(replace(s, threads=n) for s, n in zip(plan.steps, chosen, strict=True)))
+    return with_step_threads(plan, chosen)
 
 
 def _write_library(
@@ -350,7 +398,8 @@ class _Stages:
         return self._seconds
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Those that what is compiled here depends on."""
     packages = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy")
     return {
         "slipstream": VERSION,

@@ -63,10 +63,23 @@ class Part:
     weights_file: str = ""  # nothing for an ONNX part
     weights: tuple[WeightSpec, ...] = ()
     prefix: str = ""
+    step_threads: tuple[int, ...] = ()  # at most so many for each call of an operator, in their order
 
     @property
     def is_compiled(self) -> bool:
         return bool(self.weights_file)
+
+
+@dataclass(frozen=True)
+class BuildChoices:
+    """What was decided while a model was built: with the same programs, equal choices give equal code.
+
+    `step_threads` are those of each compiled part.
+    """
+
+    exact_operators: tuple[str, ...] = ()
+    exact_functions: bool = False
+    step_threads: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,9 @@ class Manifest:
     prefix: str = ""  # of the functions of a library that runs by itself; without one TVM's runtime runs it
     parts: tuple[Part, ...] = ()
     input_data: str = ""  # the file of inputs that were given to run the model on; nothing if they are random
+    step_threads: tuple[int, ...] = ()
+    exact_operators: tuple[str, ...] = ()  # keys of those in their exact form
+    exact_functions: bool = False  # exp and similar ones are
     format: int = FORMAT
 
     @property
@@ -109,8 +125,13 @@ class Manifest:
         """The parts of a model that was cut, or the whole as one."""
         if self.parts:
             return self.parts
-        whole = Part(self.model, self.library, self.inputs, self.outputs, 0, (), WEIGHTS, self.weights, self.prefix)
-        return (whole,)
+        files = (WEIGHTS, self.weights, self.prefix, self.step_threads)
+        return (Part(self.model, self.library, self.inputs, self.outputs, 0, (), *files),)
+
+    @property
+    def choices(self) -> BuildChoices:
+        threads = tuple(part.step_threads for part in self.all_parts if part.is_compiled)
+        return BuildChoices(self.exact_operators, self.exact_functions, threads)
 
     def write(self, directory: Path) -> None:
         (directory / FILE_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -145,6 +166,8 @@ class Manifest:
                 "features": tuple(data["features"]),
                 "weights": _weights(data["weights"]),
                 "parts": tuple(_part(part) for part in data.get("parts", ())),
+                "step_threads": tuple(data.get("step_threads", ())),
+                "exact_operators": tuple(data.get("exact_operators", ())),
                 "verification": checked
                 and Verification(
                     checked["reference"],
@@ -181,6 +204,7 @@ def _part(part: dict[str, Any]) -> Part:
             "outputs": _tensors(part["outputs"]),
             "reasons": tuple(part["reasons"]),
             "weights": _weights(part["weights"]),
+            "step_threads": tuple(part.get("step_threads", ())),
         }
     )
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
+from slipstream.errors import BuildError
 from slipstream.frontends.inputs import Array
 from slipstream.runtime.library import ModelLibrary
+from slipstream.runtime.plan import Plan
+
+PlanOrNone = TypeVar("PlanOrNone", Plan, Plan | None)
 
 _SECONDS = 1.5
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 100
@@ -35,6 +41,17 @@ def choose_step_threads(library: ModelLibrary, inputs: Sequence[Array], threads:
     chosen = [counts[int(np.argmax(near[:, step]))] for step in range(steps)]
     whole = _medians(library, inputs, [None, chosen]).sum(axis=1)
     return chosen if whole[1] < whole[0] else None
+
+
+def with_step_threads(plan: PlanOrNone, threads: Sequence[int]) -> PlanOrNone:
+    """The plan with at most so many threads for each of its steps."""
+    if plan is None:
+        return plan
+    if len(threads) != len(plan.steps):
+        raise BuildError(
+            f"threads are given for {len(threads)} steps of a model that has {len(plan.steps)}: tune it again"
+        )
+    return replace(plan, steps=tuple(replace(s, threads=n) for s, n in zip(plan.steps, threads, strict=True)))
 
 
 def _medians(library: ModelLibrary, inputs: Sequence[Array], limits: Sequence[Sequence[int] | None]) -> Array:

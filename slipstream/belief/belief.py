@@ -7,14 +7,17 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.belief import ensemble, importance
 from slipstream.belief.curves import family
-from slipstream.belief.forecast import NOTHING, Forecast, forecast
+from slipstream.belief.forecast import NOTHING, OUTCOMES, Forecast, forecast, outcomes
 from slipstream.belief.observations import observe, performance
 from slipstream.belief.posterior import Posterior
-from slipstream.belief.samples import Sampler
+from slipstream.belief.samples import Sampler, Samples
 from slipstream.errors import SlipstreamError
+
+Array = NDArray[np.float64]
 
 SAMPLERS: dict[str, Sampler] = {"importance": importance.sample, "emcee": ensemble.sample}
 
@@ -60,7 +63,31 @@ class Belief:
         share = performance(history, flops, self.peak_flops)
         if not share.size or share[-1] <= 0:
             return NOTHING
+        posterior, samples, rng = self._sampled(key, share, relatives)
+        return forecast(posterior, samples, float(share[-1]), rng)
+
+    def outlook(
+        self,
+        key: str,
+        history: Sequence[float],
+        flops: float,
+        trials: int,
+        relatives: Sequence[tuple[Sequence[float], float]] = (),
+    ) -> Array:
+        """Draws of the operator's seconds after that many more trials, as shares of its best so far, in no order."""
+        share = performance(history, flops, self.peak_flops)
+        if trials < 1 or not share.size or share[-1] <= 0:
+            return np.ones(OUTCOMES)
+        posterior, samples, rng = self._sampled(key, share, relatives)
+        then = len(share) + trials
+        noise = (1 + then / self.slot_trials) ** -0.5
+        drawn = 1 / outcomes(posterior, samples, math.log(then), noise, rng)
+        return np.asarray(rng.permutation(drawn))
+
+    def _sampled(
+        self, key: str, share: Array, relatives: Sequence[tuple[Sequence[float], float]]
+    ) -> tuple[Posterior, Samples, np.random.Generator]:
         rng = np.random.default_rng([self.seed, zlib.crc32(key.encode()), len(share)])
         others = [performance(other, other_flops, self.peak_flops) for other, other_flops in relatives]
         posterior = Posterior(self.family, observe(share, self.slot_trials, others))
-        return forecast(posterior, self.sampler(posterior, rng), float(share[-1]), rng)
+        return posterior, self.sampler(posterior, rng), rng

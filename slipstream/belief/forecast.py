@@ -48,10 +48,7 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     times, each time with its own noise: otherwise the noise of a few samples would dominate.
     """
     seen = posterior.seen
-    drawn = _systematic_draw(samples.weight, rng)
-    scale = np.sqrt(posterior.squares(samples.theta))[drawn] * seen.noise_end
-    noise = scale / np.sqrt(rng.chisquare(posterior.freedom, OUTCOMES)) * rng.standard_normal(OUTCOMES)
-    outcome = np.clip(1 + posterior.growth(samples.theta)[drawn] + noise, 1.0, seen.ceiling)
+    outcome = outcomes(posterior, samples, seen.log_end, seen.noise_end, rng)
     mean = float(outcome.mean())
     low, high = (float(value) for value in np.quantile(outcome, (0.05, 0.95)))
     return Forecast(
@@ -63,6 +60,16 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
         high=best * high,
         diagnostics=samples.diagnostics,
     )
+
+
+def outcomes(posterior: Posterior, samples: Samples, log_then: float, noise: float, rng: np.random.Generator) -> Array:
+    """Draws of the performance at a later trial, given by its logarithm, in units of the best so far; `noise` is its
+    scale there, relative to that of the first slot.
+    """
+    drawn = _systematic_draw(samples.weight, rng)
+    scale = np.sqrt(posterior.squares(samples.theta))[drawn] * noise
+    errors = scale / np.sqrt(rng.chisquare(posterior.freedom, OUTCOMES)) * rng.standard_normal(OUTCOMES)
+    return np.clip(1 + posterior.growth(samples.theta, log_then)[drawn] + errors, 1.0, posterior.seen.ceiling)
 
 
 def _systematic_draw(weight: Array, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from slipstream.cli.bench import bench
+from slipstream.cli.check import check
 from slipstream.cli.compile import compile_command
 from slipstream.cli.completion import completion
 from slipstream.cli.doctor import doctor
@@ -41,6 +42,7 @@ for command in (
     compile_command,
     run,
     bench,
+    check,
     export_command,
     report,
     serve,

@@ -22,7 +22,7 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult
 
-_STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
+_STAGES = ("import", "prepare", "schedule", "build", "link", "threads", "verify")
 
 
 @click.command("compile")
@@ -31,6 +31,12 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 @model_options
 @threads_option
 @partition_option
+@click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rebuild what 'slipstream tune --lock FILE' recorded: its programs, target, threads and shapes.",
+)
 @click.option(
     "--explain", is_flag=True, help="Print the passes; with MODEL, also what each one took and how the model was cut."
 )
@@ -65,7 +71,7 @@ def compile_command(
         partition=partition,
         **options,
     )
-    for warning in filter(None, (report.warning for report in result.passes)):
+    for warning in filter(None, (*result.warnings, *(report.warning for report in result.passes))):
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
     if explain:
         _print_passes(result.passes)

@@ -115,8 +115,8 @@ def _row(operator: _Operator, measured: Measurement, total: float) -> _Row:
 
 
 def _print_table(rows: list[_Row]) -> None:
-    from slipstream.cli.quantities import latency
     from slipstream.cli.tables import print_table
+    from slipstream.session.quantities import latency
 
     def cells(row: _Row) -> tuple[Any, ...]:
         if row["failure"]:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
+        click.option(
+            "--until-gain-below", metavar="SHARE", help="Stop when less than this is likely to be left to gain: 2%."
+        ),
         click.option("--until-latency", metavar="TIME", help="Stop when the operators' sum is at most this: 20ms."),
         click.option("--trials", type=click.IntRange(min=1), help="Stop after so many programs were measured."),
         click.option("--budget", metavar="TIME", help="Wall-clock time for everything: 90s, 5m, 1h30m."),
@@ -40,6 +43,12 @@ def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_lock_option = click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record what was chosen; 'slipstream compile --lock FILE' rebuilds it, 'slipstream check' watches it.",
+)
 _serve_option = click.option("--serve", "live_page", is_flag=True, help="Show it live as a web page on this machine.")
 
 
@@ -86,6 +95,7 @@ class _TuneCommand(click.Command):
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@_lock_option
 @_serve_option
 @rpc_options
 @model_options
@@ -121,12 +131,13 @@ def tune_command(
         settings = {"without": [part.strip() for part in without.split(",")]} if without else None
         return tune(model, output, callbacks=[watcher], settings=settings, **options, **parsed)
 
-    _show(work, output, mode, live_page)
+    _show(work, output, mode, live_page, options["lock"])
 
 
 @click.command("resume")
 @click.argument("directory", type=click.Path(path_type=Path))
 @_budget_options
+@_lock_option
 @_serve_option
 @_view_options
 @one_line_errors
@@ -139,7 +150,7 @@ def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) 
 
         return resume(directory, callbacks=[watcher], **options)
 
-    _show(work, directory, mode, live_page)
+    _show(work, directory, mode, live_page, options["lock"])
 
 
 @click.command("status")
@@ -187,7 +198,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
         yield
 
 
-def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool) -> None:
+def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool, lock: Path | None) -> None:
     """Run a session with a view of its progress, then print the result."""
     from slipstream.cli.tune_view import make_view
 
@@ -211,3 +222,5 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")
+    if lock is not None:
+        click.echo(f"recorded in {lock}: slipstream compile MODEL -o DIR --lock {lock} rebuilds it")

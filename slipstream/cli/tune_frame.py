@@ -6,10 +6,10 @@ import math
 
 from rich.text import Text
 
-from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
 from slipstream.cli.tune_operators import operator_lines
 from slipstream.cli.tune_plot import curve
-from slipstream.session.events import PHASES, Remaining, Snapshot, trials_and_slots
+from slipstream.session.events import PHASES, Remaining, Snapshot, percent, trials_and_slots
+from slipstream.session.quantities import duration, factor, latency, one_line, speedup
 
 HINT = "Ctrl-C: stop here, keep the best so far"
 _STOPPABLE = ("prepare", "defaults", "tune")
@@ -107,6 +107,8 @@ def _overview(snapshot: Snapshot, elapsed: float, width: int, height: int) -> li
 
 def _footer(snapshot: Snapshot, width: int, waited: float, note: str, final: bool) -> list[Text]:
     lines = [_budget(snapshot, width, waited)]
+    if snapshot.left is not None:
+        lines.append(Text(f"more tuning: {snapshot.left}"))
     if snapshot.phase != "done":
         lines.append(_phases(snapshot.phase))
         if not final:
@@ -156,4 +158,6 @@ def time_left(remaining: Remaining, waited: float = 0.0) -> str:
         parts.append(f"{_count(remaining.trials, 'trial')} left")
     if remaining.until_latency is not None:
         parts.append(f"until {latency(remaining.until_latency)}")
+    if remaining.until_gain_below is not None:
+        parts.append(f"until under {percent(remaining.until_gain_below)} are left to gain")
     return ", ".join(parts)

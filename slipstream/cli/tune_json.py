@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from slipstream.cli.line_output import LineOutput
@@ -46,6 +47,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
         "failures": dict(snapshot.failures),
         "seconds_left": remaining.seconds,
         "trials_left": remaining.trials,
+        "left": snapshot.left and {**asdict(snapshot.left), "text": str(snapshot.left)},
         "split": dict(snapshot.split),
     }
 

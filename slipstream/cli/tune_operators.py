@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from slipstream.cli.quantities import UNKNOWN, factor, latency, one_line, speedup
 from slipstream.cli.tune_plot import bar, trend
 from slipstream.session.events import OperatorProgress, Snapshot
+from slipstream.session.quantities import UNKNOWN, factor, latency, one_line, speedup
 
 _NAME_WIDTH = 24  # columns are left out before the name gets less than this
 _TREND = 8

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from slipstream.cli.line_output import LineOutput
-from slipstream.cli.quantities import duration, factor, latency, one_line
 from slipstream.cli.tune_frame import time_left
 from slipstream.cli.tune_quiet import QuietView
 from slipstream.session.events import Event, OperatorProgress, Snapshot, trials_and_slots
+from slipstream.session.quantities import duration, factor, latency, one_line
 
 _BETWEEN_IMPROVEMENTS = 5.0
 
@@ -53,7 +53,8 @@ def _slot(event: Event, snapshot: Snapshot) -> str:
     row = _operator(event, snapshot)
     slot = f"slot {snapshot.slots}: {row.name} {_gains(row)}" if row else f"slot {snapshot.slots}"
     failed = sum(dict(snapshot.failures).values())
-    return _listed(slot, _model(snapshot), time_left(snapshot.remaining), f"{failed} failed" if failed else "")
+    left = str(snapshot.left) if snapshot.left is not None else ""
+    return _listed(slot, _model(snapshot), left, time_left(snapshot.remaining), f"{failed} failed" if failed else "")
 
 
 def _operator(event: Event, snapshot: Snapshot) -> OperatorProgress | None:

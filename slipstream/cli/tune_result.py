@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slipstream.cli.quantities import duration, factor, latency, one_line, speedup
 from slipstream.session.events import OperatorProgress, Snapshot, trials_and_slots
+from slipstream.session.quantities import duration, factor, latency, one_line, speedup
 
 _MOST = 5
 

@@ -7,6 +7,7 @@ from typing import Literal, TextIO, cast
 from rich.console import Console
 
 from slipstream.cli.line_output import LineOutput
+from slipstream.cli.tune_brief import BriefView
 from slipstream.cli.tune_json import JsonView
 from slipstream.cli.tune_live import LiveView
 from slipstream.cli.tune_plain import PlainView
@@ -17,12 +18,12 @@ Mode = Literal["auto", "live", "plain", "json", "quiet"]
 
 
 def make_view(mode: Mode, console: Console | None = None) -> QuietView:
-    """The view for `mode`; "auto" is live on a terminal that can show it and plain anywhere else."""
+    """The view for `mode`; "auto" is live on a terminal that can show it and a few short lines anywhere else."""
     console = console or Console()
     output = LineOutput(cast("TextIO", console.file))
     match mode:
         case "auto":
-            return LiveView(console) if _can_draw(console) else PlainView(output)
+            return LiveView(console) if _can_draw(console) else BriefView(output)
         case "live":
             if not _can_draw(console):
                 raise SlipstreamError("the live view needs a terminal that shows Unicode: choose plain, json or quiet")

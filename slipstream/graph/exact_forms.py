@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -21,18 +21,21 @@ Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 class ExactForms:
     """A program for each operator: that of `program` (the default one if it is None) or, for operators that `steps`
     has come to, the default one in the operator's own form. `functions` says whether exp and similar ones have to be
-    exact, which is decided when a model is prepared.
+    exact, which is decided when a model is prepared. Both begin with what is given.
     """
 
-    def __init__(self, program: Program | None, target: Target) -> None:
+    def __init__(
+        self, program: Program | None, target: Target, operators: Sequence[str] = (), functions: bool = False
+    ) -> None:
         self._program = program or (lambda func: schedule_untuned(func, target))
         self._target = target
         self._rounding: dict[str, tuple[int, str]] = {}  # operators by Winograd's method: their channels and names
-        self._exact: list[str] = []
-        self.functions = False
+        self._exact = list(operators)
+        self.functions = functions
 
     def __call__(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        if self._exact and operator_key(func) in self._exact:
+        if self._exact and (key := operator_key(func)) in self._exact:
+            self._rounding.setdefault(key, (0, describe(func)[0]))
             return schedule_default(func, self._target)
         scheduled = self._program(func)
         convolution = find_convolution(func) if _is_winograd(scheduled) else None
@@ -55,9 +58,14 @@ class ExactForms:
             yield
 
     @property
+    def operators(self) -> tuple[str, ...]:
+        """The keys of those that were made exact."""
+        return tuple(self._exact)
+
+    @property
     def note(self) -> str:
         """What was made exact, in one line; empty if nothing was."""
-        names = [self._rounding[key][1] for key in self._exact]
+        names = [self._rounding[key][1] for key in self._exact if key in self._rounding]
         changed = [f"by Winograd's method no more: {', '.join(names)}"] if names else []
         changed += ["exp and similar functions not by polynomials"] if self.functions else []
         return f"computed exactly so that the model passes its check: {'; '.join(changed)}" if changed else ""

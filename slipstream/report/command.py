@@ -45,6 +45,8 @@ def _budget(budget: Mapping[str, Any]) -> list[str]:
         words += ["--trials", str(budget["trials"])]
     if budget.get("until_latency"):
         words += ["--until-latency", f"{budget['until_latency'] * 1e3:g}ms"]
+    if budget.get("until_gain_below") is not None:
+        words += ["--until-gain-below", f"{budget['until_gain_below']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"]
     return words
 
 
@@ -73,8 +75,7 @@ def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[s
     default = Settings().to_json()
     changed = {n: v for n, v in settings.to_json().items() if v != default[n]}
     words = ["model" if source == "memory" else repr(source), '"DIR"']
-    budgets = {"seconds": "budget", "trials": "trials", "until_latency": "until_latency"}
-    words += [f"{budgets[n]}={v!r}" for n, v in budget.items() if v is not None and n in budgets]
+    words += [f"{'budget' if n == 'seconds' else n}={v!r}" for n, v in budget.items() if v is not None]
     words += [f"target={options['target']!r}"] if options.get("target", "cpu") != "cpu" else []
     words += [f"threads={options['threads']!r}"] if options.get("threads") else []
     rpc, key = options.get("rpc") or (None, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,7 @@ def _structure(
             "elapsed": last,
             "remaining": {"seconds": remaining.seconds, "trials": remaining.trials, "used": remaining.fraction_used},
             "budget": budget.to_json(),
+            "left": stored.left and {**asdict(stored.left), "text": str(stored.left)},
         },
         "headline": {
             "start": _finite(start),

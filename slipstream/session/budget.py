@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from slipstream.errors import SlipstreamError
-from slipstream.session.events import Remaining
+from slipstream.session.events import Left, Remaining, percent
 
 if TYPE_CHECKING:
     from slipstream.store import SessionRecord, Store
@@ -42,6 +42,18 @@ def parse_duration(text: str | float, what: str = "a budget") -> float:
     return seconds
 
 
+def parse_share(text: str | float, what: str) -> float:
+    """0.02 of `2%`, `2 %` or 0.02."""
+    written = str(text).strip()
+    try:
+        share = float(written.removesuffix("%")) / 100 if written.endswith("%") else float(written)
+    except ValueError:
+        raise BudgetError(f"{what} of {text!r} makes no sense: write 2% or 0.02") from None
+    if isinstance(text, bool) or not 0 <= share < 1:
+        raise BudgetError(f"{what} of {text!r} makes no sense: give a share from 0 to 1, such as 2% or 0.02")
+    return share
+
+
 @dataclass(frozen=True)
 class Budget:
     """What may be used, in all, over every run of the session. Tuning ends with the first that is used up."""
@@ -49,10 +61,15 @@ class Budget:
     seconds: float | None = None
     trials: int | None = None
     until_latency: float | None = None
+    until_gain_below: float | None = None
 
     @classmethod
     def of(
-        cls, seconds: str | float | None = None, trials: int | None = None, until_latency: str | float | None = None
+        cls,
+        seconds: str | float | None = None,
+        trials: int | None = None,
+        until_latency: str | float | None = None,
+        until_gain_below: str | float | None = None,
     ) -> Budget:
         if trials is not None and (isinstance(trials, bool) or not isinstance(trials, int) or trials < 1):
             raise BudgetError(f"a budget of {trials!r} trials allows nothing: give a whole number from 1")
@@ -60,6 +77,7 @@ class Budget:
             None if seconds is None else parse_duration(seconds),
             trials,
             None if until_latency is None else parse_duration(until_latency, "a latency"),
+            None if until_gain_below is None else parse_share(until_gain_below, "a gain"),
         )
 
     def remaining(self, elapsed: float, trials: int, start: float, latency: float) -> Remaining:
@@ -74,10 +92,11 @@ class Budget:
             seconds=None if self.seconds is None else max(0.0, self.seconds - elapsed),
             trials=None if self.trials is None else max(0, self.trials - trials),
             until_latency=self.until_latency,
+            until_gain_below=self.until_gain_below,
             fraction_used=min(1.0, max(used)) if used else None,
         )
 
-    def spent(self, elapsed: float, trials: int, latency: float) -> str | None:
+    def spent(self, elapsed: float, trials: int, latency: float, left: Left | None = None) -> str | None:
         """Why tuning has to end, in words; None while it may go on."""
         if self.seconds is not None and elapsed >= self.seconds:
             return "the time is up"
@@ -85,10 +104,12 @@ class Budget:
             return "all trials are used"
         if self.until_latency is not None and latency <= self.until_latency:
             return "the wanted latency is reached"
+        if self.until_gain_below is not None and left is not None and left.at_most < self.until_gain_below:
+            return f"{left.described(2)}, less than the {percent(self.until_gain_below)} asked for"
         return None
 
     def to_json(self) -> dict[str, float | int | None]:
-        return {"seconds": self.seconds, "trials": self.trials, "until_latency": self.until_latency}
+        return asdict(self)
 
 
 def budget_of(store: Store, record: SessionRecord) -> Budget:

@@ -32,7 +32,41 @@ class Remaining:
     seconds: float | None = None
     trials: int | None = None
     until_latency: float | None = None
+    until_gain_below: float | None = None
     fraction_used: float | None = None  # 0 to 1; None if there is no telling
+
+
+@dataclass(frozen=True)
+class Left:
+    """What more tuning would bring until nothing improves any more: shares of the present latency, and the time."""
+
+    expected: float
+    at_most: float  # in nine cases of ten
+    seconds: float
+
+    def __str__(self) -> str:
+        return self.described()
+
+    def described(self, digits: int | None = None) -> str:
+        """In words; the share with so many digits behind the point, if that is given."""
+        if not self.at_most:
+            return "nothing more is likely"
+        return f"at most {percent(self.at_most, digits)} more is likely, another {_time(self.seconds)}"
+
+
+def percent(share: float, digits: int | None = None) -> str:
+    """`4 %`, `0.4 %`: with one digit behind the point below one, unless so many `digits` are asked for."""
+    value = 100 * share
+    if digits is not None:
+        return f"{value:.{digits}f} %"
+    return f"{value:.0f} %" if value >= 0.95 else f"{max(value, 0.1):.1f} %"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * length:
+            return _count(round(seconds / length), unit)
+    return _count(max(1, round(seconds)), "second")
 
 
 @dataclass
@@ -56,6 +90,7 @@ class Snapshot:
     doing: str = ""  # what is going on inside the phase, for people: "timing 12 of 32"
     failures: dict[str, int] = field(default_factory=dict)  # by kind
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
+    left: Left | None = None  # None while there is no estimate
     fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
 
 

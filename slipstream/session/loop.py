@@ -15,18 +15,20 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from slipstream.belief import Belief
 from slipstream.cost.types import CostModel
 from slipstream.measure.types import Candidate, Measurement, Measurer
 from slipstream.processes.forked import ForkedCrashError
 from slipstream.program.space import Program
+from slipstream.schedulers.left_to_gain import LeftToGainEstimate
 from slipstream.schedulers.types import OperatorState, Scheduler, SchedulerError
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
-from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.events import Event, Left, Snapshot, Watcher
 from slipstream.session.families import Families
 from slipstream.session.history import OperatorHistory, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
@@ -76,6 +78,7 @@ class Session:
         clock: Clock = time.monotonic,
         elapsed: float = 0.0,
         reserve: Callable[[Session], float] = lambda session: 0.0,
+        peak_flops: float = 0.0,
     ) -> None:
         self.store, self.session, self.hardware = store, session, hardware
         self.operators, self.families, self.measurer = operators, families, measurer
@@ -91,6 +94,11 @@ class Session:
         self._open: dict[int, _OpenSlot] = {}
         self._proposal: Proposal | None = None
         self._states: dict[str, tuple[int, OperatorState]] = {}
+        self._left = LeftToGainEstimate(
+            Belief(peak_flops=peak_flops, slot_trials=settings.slot_trials, seed=settings.seed),
+            settings.patience_trials,
+            settings.most_trials,
+        )
         self._lost_rounds = 0
         self._next_retry = 0  # number of given slots at which default programs are tried again
 
@@ -98,6 +106,7 @@ class Session:
         """Tune; the reason it ended, in words."""
         self.phase("defaults")
         self._recall()
+        self._estimate_left()
         try:
             self._measure_defaults()
             self.phase("tune")
@@ -122,7 +131,8 @@ class Session:
             return "interrupted"
         if self._lost_rounds >= _MOST_LOST_ROUNDS:
             return _DEVICES_AWAY
-        return self.budget.spent(self.elapsed + self._reserve(self), self.history.trials, self.history.latency)
+        elapsed, history = self.elapsed + self._reserve(self), self.history
+        return self.budget.spent(elapsed, history.trials, history.latency, self.snapshot.left)
 
     @property
     def elapsed(self) -> float:
@@ -263,11 +273,16 @@ class Session:
         self.history.end(number, self.elapsed, exhausted=exhausted)
         operator.update_row(self.settings.patience_trials, self.settings.most_trials)
         started = self._clock()
+        self._estimate_left()
+        self._spent("schedule", started)
+        started = self._clock()
+        left = self.snapshot.left
         stats = {
             "best": finite(operator.best),
             "elapsed": self.elapsed,
             "exhausted": exhausted,
             "order": self._finished,
+            "left": left and asdict(left),
         }
         self.store.finish_slot(self.session, number, stats)
         self._finished += 1
@@ -289,6 +304,19 @@ class Session:
             best=finite(operator.best),
             gain=operator.gain(first, last),
         )
+
+    def _estimate_left(self) -> None:
+        """What more tuning would bring, from when every operator has a time and a slot was given."""
+        history = self.history
+        tried = history.trials - history.default_trials
+        if not tried:
+            return
+        # Without an operator that never works: it has no part in the latency.
+        working = [one for one in history.operators.values() if math.isfinite(one.best) or not one.has_default]
+        found = self._left.estimate([self._state(one) for one in working])
+        began = max((slot.ended or 0.0 for slot in history.slots.values() if slot.default), default=0.0)
+        pace = max(0.0, self.elapsed - began) / tried
+        self.snapshot.left = Left(found.expected, found.at_most, pace * found.trials) if found else None
 
     def _note_round(self, trials: Sequence[Trial]) -> None:
         """Count how often in a row nothing could be measured at all."""

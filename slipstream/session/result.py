@@ -82,5 +82,6 @@ class TuningResult:
             "failures": self.failures,
             "split": self.split,
             "fallback": self.fallback,
+            "left": self.snapshot.left and asdict(self.snapshot.left),
             "operators": [asdict(operator) for operator in self.operators],
         }

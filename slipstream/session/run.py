@@ -50,6 +50,7 @@ class SessionRun:
     rpc: str | None = None
     rpc_key: str | None = None
     input_data: dict[str, Array] | None = None
+    lock: Path | None = None
 
     def run(self) -> TuningResult:
         from slipstream.graph.operators import extract_operators
@@ -90,6 +91,7 @@ class SessionRun:
                 stop=interrupt.asked,
                 elapsed=self.elapsed_before + time.monotonic() - self.began,
                 reserve=self._reserve,
+                peak_flops=peak,
             )
             reason = session.run()
             self.store.update_session(record.id, elapsed=session.elapsed, status="interrupted")
@@ -155,6 +157,8 @@ class SessionRun:
         used = {} if note else winners
         self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
         self._save_bandwidth()
+        if self.lock is not None:
+            self._write_lock(session, used)
         if note:
             self._tell("message", snapshot, text=note)
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None
@@ -183,8 +187,9 @@ class SessionRun:
 
     def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[float, str]:
         from slipstream.artifact.compile import write_artifact
+        from slipstream.artifact.lock import programs_digest
         from slipstream.graph.prepare import prepare_parts
-        from slipstream.session.winners import schedule_with
+        from slipstream.program.scheduled import schedule_with
 
         def stage(name: str) -> None:
             session.snapshot.phase = "verify" if name == "verify" else "compile"
@@ -215,7 +220,8 @@ class SessionRun:
 
         try:
             found = {"trials": session.history.trials, "sum_of_operators": session.snapshot.latency}
-            write(schedule_with(winners, self.target), found)
+            chosen = ((key, (p.sketch, to_json(p.decisions))) for key, p in winners.items())
+            write(schedule_with(winners, self.target), {**found, "programs": programs_digest(chosen)})
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
@@ -223,6 +229,23 @@ class SessionRun:
         session.snapshot.fallback = note
         session.snapshot.split["compile"] = time.monotonic() - started
         return _time_model(self.directory.model, self.target.threads), note
+
+    def _write_lock(self, session: Any, programs: dict[str, Any]) -> None:
+        """Record what was compiled, and how fast that is next to another runtime."""
+        from slipstream.artifact.lock import Lock, locked_operators
+        from slipstream.artifact.manifest import Manifest
+        from slipstream.artifact.side_by_side import time_for_lock
+
+        assert self.lock is not None
+        snapshot = session.snapshot
+        snapshot.doing, snapshot.elapsed = "timing it for the lock file", session.elapsed
+        self._tell("phase", snapshot, phase=snapshot.phase, stage="lock")
+        latency, note = time_for_lock(self.directory.model)
+        rows = [(r.key, r.name, r.weight, r.best if math.isfinite(r.best) else None) for r in snapshot.operators]
+        manifest = Manifest.read(self.directory.model)
+        Lock.of(manifest, self.target, locked_operators(rows, programs), latency).write(self.lock)
+        if note:
+            self._tell("message", snapshot, text=note)
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
         measured = sum(1 for _ in self.store.trials(session=self.directory.session))

@@ -38,6 +38,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         current=open_slots[-1].operator if open_slots and record.status == "running" else None,
         failures=dict(history.failures),
         split=record.result.get("split", {}),
+        left=found.left,
         fallback=record.result.get("fallback", ""),
     )
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from slipstream.session.events import Left
 from slipstream.session.history import History, OperatorHistory, Slot, Trial
 from slipstream.session.records import DEFAULTS, LOST
 from slipstream.session.settings import Settings
@@ -34,6 +35,7 @@ class StoredHistory:
     hardware: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    left: Left | None = None  # what more tuning would bring, as it was estimated at the end of the last slot
     _last_trial: int = 0
     _keys: dict[int, str] = field(default_factory=dict)  # the store's row of an operator -> its key
 
@@ -62,6 +64,7 @@ class StoredHistory:
         self._add(trials)
         for number, stats in ended.items():
             self.history.end(number, stats.get("elapsed", 0.0), exhausted=stats.get("exhausted", False))
+            self.left = Left(**stats["left"]) if stats.get("left") else self.left
         settings = self.settings
         for operator in self.history.operators.values():
             operator.update_row(settings.patience_trials, settings.most_trials)

@@ -7,12 +7,13 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
+from slipstream.artifact.lock import lock_file
 from slipstream.artifact.verify import verification_inputs
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
@@ -27,6 +28,7 @@ from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
+from slipstream.session.show_progress import show_progress
 from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
 
@@ -43,6 +45,7 @@ def tune(
     budget: str | float | None = None,
     trials: int | None = None,
     until_latency: str | float | None = None,
+    until_gain_below: str | float | None = None,
     preset: str | None = None,
     effort: str = "normal",
     scheduler: AnyScheduler | None = None,
@@ -64,20 +67,25 @@ def tune(
     partition: bool = True,
     input_data: dict[str, Array] | None = None,
     callbacks: Sequence[Watcher] = (),
+    lock: str | Path | None = None,
+    progress: bool | None = None,
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
     `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
-    Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
-    without any, when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
+    Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
+    when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
+    when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
     ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random. `callbacks` get every event and a snapshot of the session.
+    does not name is random. `callbacks` get every event and a snapshot of the session. `lock` names a file for what was
+    chosen, from which `slipstream.compile` rebuilds the same. Progress is shown in a notebook unless `progress` is
+    False, and elsewhere, on standard error, if it is True.
     """
     began = time.monotonic()
     output = Path(output).absolute()
-    limits = Budget.of(budget, trials, until_latency)
+    limits = Budget.of(budget, trials, until_latency, until_gain_below)
     choose = partial(
         make_settings,
         preset=preset,
@@ -93,6 +101,7 @@ def tune(
     parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
     check_new(output)
     check_rpc(rpc, rpc_key)
+    file = lock_file(lock)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads, dtype)
@@ -123,9 +132,12 @@ def tune(
     }
     verification_inputs(loaded, input_data)  # wrong ones are better said now than when the session is over
     prepared, messages = _prepare(loaded, resolved)
-    watcher = _with_messages(_broadcast(callbacks), messages)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
-    with _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened):
+    with (
+        show_progress(progress) as views,
+        _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened),
+    ):
+        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
         directory.keep_inputs(input_data)
         run = SessionRun(
             directory,
@@ -142,6 +154,7 @@ def tune(
             rpc,
             rpc_key,
             input_data,
+            file,
         )
         return run.run()
 
@@ -154,7 +167,10 @@ def resume(
     budget: str | float | None = None,
     trials: int | None = None,
     until_latency: str | float | None = None,
+    until_gain_below: str | float | None = None,
     callbacks: Sequence[Watcher] = (),
+    lock: str | Path | None = None,
+    progress: bool | None = None,
     scheduler: AnyScheduler | None = None,
     search: AnySearch | None = None,
     cost: AnyCostModel | None = None,
@@ -166,7 +182,8 @@ def resume(
     """
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
-    with open_store(folder) as opened, opened.own(folder.session):
+    file = lock_file(lock)
+    with show_progress(progress) as views, open_store(folder) as opened, opened.own(folder.session):
         record = opened.session(folder.session)
         options = record.options
         settings = Settings.from_json(options["settings"])
@@ -184,12 +201,13 @@ def resume(
                 "measurements do not carry over: start a new session here"
             )
         limits = budget_of(opened, record)
-        if any(value is not None for value in (budget, trials, until_latency)):
-            limits = _more(Budget.of(budget, trials, until_latency), record, opened)
+        now = Budget.of(budget, trials, until_latency, until_gain_below)
+        if now != Budget():
+            limits = _more(now, record, opened)
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
         prepared, messages = _prepare(loaded, resolved)
-        watcher = _with_messages(_broadcast(callbacks), messages)
+        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
         run = SessionRun(
             folder,
             opened,
@@ -205,6 +223,7 @@ def resume(
             rpc,
             rpc_key,
             input_data,
+            file,
         )
         return run.run()
 
@@ -319,10 +338,10 @@ def _load_again(
 def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
     """A budget that counts from now, as one that counts from the beginning."""
     used = sum(1 for _ in store.trials(session=record.id)) if budget.trials is not None else 0
-    return Budget(
-        None if budget.seconds is None else budget.seconds + record.elapsed,
-        None if budget.trials is None else budget.trials + used,
-        budget.until_latency,
+    return replace(
+        budget,
+        seconds=None if budget.seconds is None else budget.seconds + record.elapsed,
+        trials=None if budget.trials is None else budget.trials + used,
     )
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from slipstream.graph.describe.key import operator_key
-from slipstream.graph.forms import schedule_untuned
-from slipstream.machine.target import Target
 from slipstream.measure.types import Candidate, Measurement
-from slipstream.program.space import Program, Space
+from slipstream.program.space import Program
 from slipstream.session.loop import Session
 
 _NEAR = 0.05
@@ -27,21 +23,6 @@ def best_programs(session: Session) -> dict[str, Program]:
         if known:
             winners[key] = min(known, key=lambda m: m.seconds).program
     return winners
-
-
-def schedule_with(winners: Mapping[str, Program], target: Target) -> Callable[[Any], Any]:
-    """What gives each function of a prepared module its winner's schedule; its default one if it has none."""
-
-    def scheduled(func: Any) -> Any:
-        program = winners.get(operator_key(func))
-        realized = Space(program.operator, func, target).realize(program) if program is not None else None
-        if realized is None:
-            return schedule_untuned(func, target)
-        result = realized.module["main"].without_attr("global_symbol")
-        symbol = func.attrs.get("global_symbol") if func.attrs else None
-        return result.with_attr("global_symbol", symbol) if symbol else result
-
-    return scheduled
 
 
 def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program], seconds: float) -> int:

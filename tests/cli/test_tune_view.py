@@ -27,7 +27,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from slipstream.cli.line_output import LineOutput
-from slipstream.cli.quantities import duration, factor, latency, one_line
+from slipstream.cli.tune_brief import BriefView
 from slipstream.cli.tune_frame import HINT, frame
 from slipstream.cli.tune_json import JsonView
 from slipstream.cli.tune_live import LiveView
@@ -38,6 +38,7 @@ from slipstream.cli.tune_result import render_result
 from slipstream.cli.tune_view import make_view
 from slipstream.errors import SlipstreamError
 from slipstream.session.events import PHASES, Event, OperatorProgress, Remaining, Snapshot
+from slipstream.session.quantities import duration, factor, latency, one_line
 from tests.cli.screen import Screen
 from tests.cli.synthetic_tuning import SyntheticTuning, new_snapshot, operator_rows
 
@@ -476,7 +477,7 @@ def test_a_reader_may_leave(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"), [("auto", PlainView), ("plain", PlainView), ("json", JsonView), ("quiet", QuietView)]
+    ("mode", "expected"), [("auto", BriefView), ("plain", PlainView), ("json", JsonView), ("quiet", QuietView)]
 )
 def test_the_view_for_a_pipe(mode: Any, expected: type) -> None:
     output = io.StringIO()

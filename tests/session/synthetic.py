@@ -131,6 +131,7 @@ def make_session(
         stop=stop,
         clock=measurer.clock.now,
         elapsed=record.elapsed,
+        peak_flops=PEAK_FLOPS,
     )  # fmt: skip
 
 

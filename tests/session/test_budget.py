@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.session.budget import Budget, BudgetError, parse_duration
+from slipstream.session.budget import Budget, BudgetError, parse_duration, parse_share
+from slipstream.session.events import Left
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,38 @@ def test_what_is_left_of_a_budget() -> None:
 def test_a_budget_comes_back_from_json() -> None:
     budget = Budget.of("5m", 7, "20ms")
     assert Budget(**budget.to_json()) == budget
+
+
+@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("2 %", 0.02), ("0.02", 0.02), (0.02, 0.02), ("0.5%", 5e-3)])
+def test_shares(text: Any, share: float) -> None:
+    assert parse_share(text, "a gain") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "two", "-1%", "100%", 1, 2, "nan", True, "2%%"])
+def test_what_is_no_share(text: Any) -> None:
+    with pytest.raises(BudgetError, match=r"a gain of .* makes no sense") as refused:
+        parse_share(text, "a gain")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_gain_that_is_not_worth_while() -> None:
+    budget = Budget.of(until_gain_below="2%")
+    assert budget.spent(0, 0, 1.0) is None
+    assert budget.spent(0, 0, 1.0, Left(0.01, 0.04, 360.0)) is None
+    reason = budget.spent(0, 0, 1.0, Left(0.006, 0.018, 360.0))
+    assert reason == "at most 1.80 % more is likely, another 6 minutes, less than the 2 % asked for"
+    assert Budget(**budget.to_json()) == budget
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (Left(0.01, 0.042, 360.0), "at most 4 % more is likely, another 6 minutes"),
+        (Left(0.001, 0.0042, 40.0), "at most 0.4 % more is likely, another 40 seconds"),
+        (Left(0.2, 0.5, 7300.0), "at most 50 % more is likely, another 2 hours"),
+        (Left(1e-6, 1e-5, 0.2), "at most 0.1 % more is likely, another 1 second"),
+        (Left(0.0, 0.0, 0.0), "nothing more is likely"),
+    ],
+)
+def test_what_is_left_in_words(left: Left, text: str) -> None:
+    assert str(left) == text

@@ -377,3 +377,25 @@ def test_the_order_in_which_results_come_does_not_matter(tmp_path: Path) -> None
         assert [s.programs for s in mine.slots(mine.sessions()[0].id)] == [
             s.programs for s in other.slots(other.sessions()[0].id)
         ]
+
+
+def test_it_ends_when_little_is_left_to_gain_and_goes_on_with_another_rule(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def watch(event: Event, snapshot: Snapshot) -> None:
+        if event.kind == "slot_done":
+            assert snapshot.left is not None
+            seen.append(snapshot.left.at_most)
+
+    options: dict[str, Any] = {"search": "random", **QUICK}
+    session, reason = play(tmp_path / "s", Budget(until_gain_below=0.25), watcher=watch, **options)
+    assert session.snapshot.left is not None
+    assert reason == f"{session.snapshot.left.described(2)}, less than the 25 % asked for"
+    assert seen[-1] < 0.25 <= min(seen[:-1])
+    with Store.open(tmp_path / "s", read_only=True) as store:
+        assert snapshot_of(store, session.session).left == session.snapshot.left
+    _, again = play(tmp_path / "s", Budget(until_gain_below=0.25), watcher=watch, **options)
+    assert again == reason
+    longer, why = play(tmp_path / "s", Budget(trials=session.history.trials + 4), watcher=watch, **options)
+    assert why == "all trials are used"
+    assert longer.history.trials == session.history.trials + 4

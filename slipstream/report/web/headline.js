@@ -28,7 +28,8 @@ function storyOf({ session, headline: head, operators, failures }) {
   const ended = session.state !== "running" && session.reason ? `; ended because ${session.reason}` : "";
   const lost = session.state === "killed" ? "; the process that tuned is gone: slipstream resume goes on" : "";
   const fallback = session.fallback ? `; ${session.fallback}` : "";
-  return `${parts.join(" · ")}${left}${ended}${lost}${fallback}`;
+  const more = session.left && !ended.includes(" more is likely") ? `; ${session.left.text}` : "";
+  return `${parts.join(" · ")}${left}${ended}${more}${lost}${fallback}`;
 }
 
 function figuresOf(data) {

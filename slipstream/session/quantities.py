@@ -1,4 +1,4 @@
-"""Formatting of figures and names for the terminal: `412 µs`, `4:19`, `1.32x`."""
+"""Formatting of figures and names for people: `412 µs`, `4:19`, `1.32x`."""
 
 from __future__ import annotations
 
