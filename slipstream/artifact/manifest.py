@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,23 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A model at one of several shapes; `parts` is the whole model as one, or what it was cut into."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    options: dict[str, Any]
+    fingerprint: str
+    verification: Verification | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to load, call and trust an artifact without the tuner.
 
-    A model that was cut has no `library` of its own but `parts`, in the order in which they run.
+    A model that was cut has no `library` of its own but `parts`, in the order in which they run. One for several shapes
+    has neither but `variants`; dimensions in which these differ are -1 in `inputs` and `outputs`.
     """
 
     model: str
@@ -97,7 +110,21 @@ class Manifest:
     prefix: str = ""  # of the functions of a library that runs by itself; without one TVM's runtime runs it
     parts: tuple[Part, ...] = ()
     input_data: str = ""  # the file of inputs that were given to run the model on; nothing if they are random
+    variants: tuple[Variant, ...] = ()
+    pad: bool = False  # inputs of a shape that is not there are filled up with zeros to a larger one
     format: int = FORMAT
+
+    @property
+    def single_shapes(self) -> tuple[Manifest, ...]:
+        """What the artifact would say of itself if it had only that shape, for each shape."""
+        return tuple(self._with_only(variant) for variant in self.variants) or (self,)
+
+    def _with_only(self, variant: Variant) -> Manifest:
+        own = {f.name: getattr(variant, f.name) for f in fields(variant)}
+        if len(variant.parts) == 1:
+            (whole,) = variant.parts
+            own |= {"library": whole.file, "weights": whole.weights, "prefix": whole.prefix, "parts": ()}
+        return replace(self, **own, variants=(), pad=False)
 
     @property
     def runs_alone(self) -> bool:
@@ -106,7 +133,9 @@ class Manifest:
 
     @property
     def all_parts(self) -> tuple[Part, ...]:
-        """The parts of a model that was cut, or the whole as one."""
+        """The parts of a model that was cut, or the whole as one; of all variants, one after the other."""
+        if self.variants:
+            return tuple(part for variant in self.variants for part in variant.parts)
         if self.parts:
             return self.parts
         whole = Part(self.model, self.library, self.inputs, self.outputs, 0, (), WEIGHTS, self.weights, self.prefix)
@@ -136,7 +165,6 @@ class Manifest:
             raise ArtifactError(
                 f"the artifact has format {data['format']}, this Slipstream reads format {FORMAT}: compile it again"
             )
-        checked = data["verification"]
         manifest = cls(
             **{
                 **data,
@@ -145,13 +173,8 @@ class Manifest:
                 "features": tuple(data["features"]),
                 "weights": _weights(data["weights"]),
                 "parts": tuple(_part(part) for part in data.get("parts", ())),
-                "verification": checked
-                and Verification(
-                    checked["reference"],
-                    checked["seeds"],
-                    tuple(OutputCheck(**o) for o in checked["outputs"]),
-                    tuple(checked.get("notes", ())),
-                ),
+                "verification": _verification(data["verification"]),
+                "variants": tuple(_variant(variant) for variant in data.get("variants", ())),
             }
         )
         manifest._check()
@@ -171,6 +194,27 @@ class Manifest:
         beside = {f"{part.file}.data" for part in self.all_parts if not part.is_compiled}
         if self.checksums.keys() - beside != files:
             raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
+
+
+def _variant(variant: dict[str, Any]) -> Variant:
+    return Variant(
+        **{
+            **variant,
+            "inputs": _tensors(variant["inputs"]),
+            "outputs": _tensors(variant["outputs"]),
+            "verification": _verification(variant["verification"]),
+            "parts": tuple(_part(part) for part in variant["parts"]),
+        }
+    )
+
+
+def _verification(checked: dict[str, Any] | None) -> Verification | None:
+    return checked and Verification(  # type: ignore[return-value]
+        checked["reference"],
+        checked["seeds"],
+        tuple(OutputCheck(**o) for o in checked["outputs"]),
+        tuple(checked.get("notes", ())),
+    )
 
 
 def _part(part: dict[str, Any]) -> Part:

@@ -12,6 +12,7 @@ from slipstream.cli.options import (
     ModelArgument,
     model_options,
     named_arrays,
+    pad_option,
     parse_constants,
     parse_shapes,
     partition_option,
@@ -30,6 +31,7 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "verify")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
 @model_options
 @threads_option
+@pad_option
 @partition_option
 @click.option(
     "--explain", is_flag=True, help="Print the passes; with MODEL, also what each one took and how the model was cut."

@@ -37,7 +37,7 @@ class Remaining:
 
 @dataclass
 class Snapshot:
-    """The state of a session. Latencies are sums over operators of weight x seconds per call."""
+    """The state of a session. Latencies are sums over operators of weight x seconds per call, over all shapes."""
 
     session: str
     model: str
@@ -57,6 +57,7 @@ class Snapshot:
     failures: dict[str, int] = field(default_factory=dict)  # by kind
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
     fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
+    calls: dict[str, dict[str, int]] = field(default_factory=dict)  # of operators by shape; of one shape: nothing
 
 
 PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")
