@@ -1,0 +1,149 @@
+"""Several shapes tuned together in 1.7 times the time of one, against a session for each shape (15 minutes).
+
+Each shape is tuned by itself for the budget, all of them together for 1.7 times the budget, each session in a process
+of its own and from an empty store. A session that exists is not run again. Then, shape by shape, the model that was
+tuned for that shape alone, the one for all shapes, and one for all shapes that was not tuned run in turns. Time counts
+from the start of the command to the verified model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import geometric_mean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.runner import run
+from benchmarks.spread import table, with_quartiles
+
+QUICK = {"model": "tiny_cnn", "batches": [1, 4], "seconds": 10.0, "rounds": 10}
+TOGETHER, UNTUNED = "together", "not tuned"
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    lines: list[str] = []
+    for name, result in data.items():
+        rows = []
+        for shape, blocks in result["blocks"].items():
+            session = result["sessions"][shape]
+            ratio = [a / b for a, b in zip(blocks[TOGETHER], blocks["alone"], strict=True)]
+            latencies = [f"{1e3 * median(blocks[side]):.2f}" for side in (UNTUNED, "alone", TOGETHER)]
+            size = f"{result['bytes'][shape] / 1e6:.1f}"
+            rows.append(
+                [shape, f"{session['seconds']:.0f}", session["trials"], *latencies, with_quartiles(ratio), size]
+            )
+        together = result["sessions"][TOGETHER]
+        cells = [f"{together['seconds']:.0f}", together["trials"], "", "", "", f"{_latency_ratio(result):.3f}"]
+        rows.append(["all together", *cells, f"{result['bytes'][TOGETHER] / 1e6:.1f}"])
+        columns = ["shape", "s of tuning", "trials", "not tuned, ms", "tuned alone, ms", "tuned together, ms"]
+        lines += ["", f"{name}:", "", *table([*columns, "together to alone", "MB"], rows)]
+    return "\n".join(lines) + "\n"
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, result in data.items():
+        alone = [session["seconds"] for shape, session in result["sessions"].items() if shape != TOGETHER]
+        sizes = [size for shape, size in result["bytes"].items() if shape != TOGETHER]
+        found |= {
+            f"{name}: time": f"{result['sessions'][TOGETHER]['seconds'] * len(alone) / sum(alone):.2f}",
+            f"{name}: latency": f"{_latency_ratio(result):.3f}",
+            f"{name}: size alone": f"{sum(sizes) / 1e6:.1f}",
+            f"{name}: size": f"{result['bytes'][TOGETHER] / 1e6:.1f}",
+            f"{name}: size not tuned": f"{result['bytes'][UNTUNED] / 1e6:.1f}",
+        }
+    return found
+
+
+def _latency_ratio(result: Mapping[str, Any]) -> float:
+    """Latency of the model for all shapes to that of those for one: the geometric mean over the shapes."""
+    return geometric_mean(
+        median(a / b for a, b in zip(blocks[TOGETHER], blocks["alone"], strict=True))
+        for blocks in result["blocks"].values()
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="squeezenet1_1")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--seconds", type=float, default=120.0, help="of a session for one shape")
+    parser.add_argument("--share", type=float, default=1.7, help="of that for all shapes")
+    parser.add_argument("--rounds", type=int, default=60, help="in which the compiled models run in turns")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    import slipstream
+    from benchmarks.ended_session import tune_apart
+
+    model, sizes = f"zoo:{options.model}", ",".join(map(str, options.batches))
+    name, work = f"{options.model}, batch {sizes}", options.work / options.model
+    extents = _extents(model)
+    shapes = {str(batch): f"{batch}{extents}" for batch in options.batches}
+    sessions, paths, loads = {}, {}, {}
+    for shape, text, seconds in [
+        *((shape, text, options.seconds) for shape, text in shapes.items()),
+        (TOGETHER, f"{sizes}{extents}", options.share * options.seconds),
+    ]:
+        load = os.getloadavg()[0]
+        given = {"budget": seconds, "seed": options.seed, "shapes": {"input": text}}
+        ended = tune_apart(model, work / f"batch-{shape}", **given)
+        sessions[shape], paths[shape] = ended.to_json(), ended.directory.model
+        loads[shape] = [load, os.getloadavg()[0]]
+    paths[UNTUNED] = work / "not-tuned"
+    slipstream.compile(model, paths[UNTUNED], shapes={"input": f"{sizes}{extents}"})
+    blocks = {
+        shape: _race({"alone": paths[shape], TOGETHER: paths[TOGETHER], UNTUNED: paths[UNTUNED]}, options.rounds)
+        for shape in shapes
+    }
+    found = {"sessions": sessions, "blocks": blocks, "loads": loads}
+    yield name, {**found, "bytes": {side: _size(path) for side, path in paths.items()}}
+
+
+def _extents(model: str) -> str:
+    """The dimensions of an image after the batch."""
+    from slipstream.frontends import zoo
+
+    (value,) = zoo.build(model.removeprefix("zoo:")).graph.input
+    return "".join(f"x{dim.dim_value}" for dim in value.type.tensor_type.shape.dim[1:])
+
+
+def _size(artifact: Path) -> int:
+    return sum(file.stat().st_size for file in artifact.iterdir())
+
+
+def _race(artifacts: Mapping[str, Path], rounds: int) -> dict[str, list[float]]:
+    """The median latency of each side in each round; the first artifact has one shape, at which all run."""
+    from slipstream.artifact.bench import BACK_TO_BACK
+    from slipstream.artifact.contender import OURS, Contender, Job
+    from slipstream.artifact.manifest import Manifest
+    from slipstream.frontends.inputs import random_inputs
+    from slipstream.machine.target import available_cores
+
+    inputs = Manifest.read(next(iter(artifacts.values()))).inputs
+    rng = np.random.default_rng(0)
+    contenders: dict[str, Contender] = {}
+    with TemporaryDirectory() as folder:
+        feeds = f"{folder}/feeds.npz"
+        np.savez(feeds, **random_inputs(inputs, rng))  # type: ignore[arg-type]
+        try:
+            for side, path in artifacts.items():
+                contenders[side] = Contender(Job(OURS, "", str(path), None, feeds, available_cores()))
+                contenders[side].ready()
+            found: dict[str, list[float]] = {side: [] for side in artifacts}
+            for _ in range(rounds):
+                for side in rng.permutation(list(artifacts)).tolist():
+                    block = contenders[side].block(BACK_TO_BACK, BACK_TO_BACK.block_seconds, 0)
+                    found[side].append(float(np.median(block.latencies)))
+            return found
+        finally:
+            for contender in contenders.values():
+                contender.close()
+
+
+if __name__ == "__main__":
+    run(__name__)
