@@ -30,7 +30,7 @@ def shape_sets(shapes: Shapes | None) -> list[FixedShapes]:
     else:
         sets = [_one_shape(mapping) for mapping in shapes]
         if any(set(one) != set(sets[0]) for one in sets):
-            raise ShapeError("every mapping of a list of shapes has to name the same inputs")
+            raise ShapeError("the mappings of a list of shapes name different inputs: name the same ones in each")
     distinct = [one for number, one in enumerate(sets) if one not in sets[:number]]
     if len(distinct) > MOST_VARIANTS:
         raise ShapeError(

@@ -41,6 +41,8 @@ def combine(models: Sequence[Model]) -> Model:
 
 def merged_specs(variants: Sequence[Sequence[TensorSpec]], what: str) -> tuple[TensorSpec, ...]:
     """The tensors of all variants, with -1 for a dimension that differs."""
+    if len({len(specs) for specs in variants}) > 1:
+        raise ShapeError(f"the model has other {what}s for other shapes: tune them apart")
     merged = []
     for specs in zip(*variants, strict=True):
         first = specs[0]

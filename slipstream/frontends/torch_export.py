@@ -91,10 +91,9 @@ def static_program(program: Any, shapes: Mapping[str, Sequence[int]] | None) -> 
     torch = import_torch()
     wanted = set(program.graph_signature.user_inputs)
     values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in wanted}
-    for name, value in values.items():
-        if name not in shapes:
-            _check_static(name, value)
     inputs = _with_shapes(values, shapes)
+    for name, value in zip(values, inputs, strict=True):
+        _check_static(name, value)
     static = (torch.zeros(tuple(value.shape), dtype=value.dtype, device=value.device) for value in inputs)
     try:
         return torch.export.export(program.module(), tuple(static))

@@ -82,8 +82,9 @@ def _build(mod: tvm.IRModule, foldable: list[Any], target: Target) -> dict[str, 
         gv.name_hint: schedule_default(mod[gv], target).with_attr("global_symbol", gv.name_hint)
         for gv in missing.values()
     }
-    library = tvm.compile(tvm.IRModule(functions), target=target.tvm).jit() if functions else None
-    _BUILT.update((key, library[gv.name_hint]) for key, gv in missing.items())
+    if functions:
+        library = tvm.compile(tvm.IRModule(functions), target=target.tvm).jit()
+        _BUILT.update((key, library[gv.name_hint]) for key, gv in missing.items())
     found = {name: _BUILT[key] for name, key in keys.items()}
     while len(_BUILT) > _MOST_BUILT:
         _BUILT.popitem(last=False)

@@ -50,14 +50,13 @@ def calls_by_shape(model: Model, prepared: Sequence[Any]) -> Calls:
 def shape_latencies(
     calls: Calls, operators: Sequence[OperatorProgress], end_to_end: Mapping[str, float] | None = None
 ) -> tuple[ShapeLatency, ...]:
-    """How fast each shape is; operators that were never timed do not count."""
+    """How fast each shape is; operators that were never timed do not count, and infinite if none was."""
     rows = {row.key: row for row in operators if math.isfinite(row.best)}
-    return tuple(
-        ShapeLatency(
-            shape,
-            sum(count * rows[key].start for key, count in own.items() if key in rows),
-            sum(count * rows[key].best for key, count in own.items() if key in rows),
-            (end_to_end or {}).get(shape),
-        )
-        for shape, own in calls.items()
-    )
+
+    def of_shape(shape: str, own: Mapping[str, int]) -> ShapeLatency:
+        timed = [(count, rows[key]) for key, count in own.items() if key in rows]
+        start = sum(count * row.start for count, row in timed) if timed else math.inf
+        latency = sum(count * row.best for count, row in timed) if timed else math.inf
+        return ShapeLatency(shape, start, latency, (end_to_end or {}).get(shape))
+
+    return tuple(of_shape(shape, own) for shape, own in calls.items())
