@@ -38,7 +38,7 @@ def program(layer: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("kind", ["module", "file"])
+@pytest.mark.parametrize("kind", [pytest.param("module", marks=pytest.mark.slow), "file"])
 def test_one_artifact_for_all_shapes(kind: str, layer: Any, program: Any, tmp_path: Path) -> None:
     if kind == "file":
         torch.export.save(program, str(tmp_path / "layer.pt2"))
