@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.errors import ArtifactError
+from slipstream.errors import ArtifactError, ShapeError
 from slipstream.frontends.inputs import TensorSpec
+from slipstream.frontends.shape_variants import merged_specs
 from slipstream.runtime.library import POOL
 
 FORMAT = 1
@@ -182,6 +183,8 @@ class Manifest:
 
     def _check(self) -> None:
         """Raises `ValueError` if the files it names are not those it has checksums of."""
+        if self.variants:
+            self._check_variants()
         files = {self.input_data} if self.input_data else set()
         for part in self.all_parts:
             files |= {part.file, *([part.weights_file] if part.is_compiled else []), *([POOL] if part.prefix else [])}
@@ -194,6 +197,15 @@ class Manifest:
         beside = {f"{part.file}.data" for part in self.all_parts if not part.is_compiled}
         if self.checksums.keys() - beside != files:
             raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
+
+    def _check_variants(self) -> None:
+        try:
+            inputs = merged_specs([variant.inputs for variant in self.variants], "input")
+            outputs = merged_specs([variant.outputs for variant in self.variants], "output")
+        except ShapeError as error:
+            raise ValueError(str(error)) from None
+        if (inputs, outputs) != (self.inputs, self.outputs):
+            raise ValueError("its variants have other inputs or outputs than it")
 
 
 def _variant(variant: dict[str, Any]) -> Variant:

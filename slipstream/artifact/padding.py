@@ -21,10 +21,13 @@ class Padding:
     """How inputs are filled up with zeros to one of several shapes.
 
     An output is cut back where its extent is that of a varied axis of an input in every variant. Raises `ShapeError`
-    if an extent of an output varies in another way.
+    if an extent of an output varies in another way, or is not known.
     """
 
     def __init__(self, inputs: Sequence[Specs], outputs: Sequence[Specs]) -> None:
+        unknown = next((spec for specs in outputs for spec in specs if -1 in spec.shape), None)
+        if unknown is not None:
+            raise ShapeError(f"inputs cannot be filled up: the size of {unknown} depends on the data; leave --pad out")
         self._shapes = [tuple(spec.shape for spec in specs) for specs in inputs]
         self._varied = _varied(inputs)
         self._extents = {axis: _extents_at(inputs, axis) for axis in self._varied}
@@ -34,7 +37,7 @@ class Padding:
     def _followed_by(self, outputs: Sequence[Specs], axis: Axis) -> list[Axis]:
         extents = _extents_at(outputs, axis)
         found = [varied for varied in self._varied if self._extents[varied] == extents]
-        if not found or min(extents) < 0:
+        if not found:
             spec = outputs[0][axis[0]]
             raise ShapeError(
                 f"inputs cannot be filled up: axis {axis[1]} of the output {spec.name!r} is "

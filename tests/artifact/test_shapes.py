@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
-from slipstream.errors import InputError, ShapeError, VerificationError
+from slipstream.errors import ArtifactError, InputError, ShapeError, VerificationError
 from slipstream.frontends.shape_variants import combine
+from tests.frontends import cut_models
 
 BATCHES, LENGTHS = (1, 4), (3, 5)
 
@@ -124,3 +127,34 @@ def test_models_that_do_not_fit_together_are_refused() -> None:
     other = slipstream.load_model(attention_like(masked=False), shapes={"x": "2x3x16"})
     with pytest.raises(ShapeError, match="other inputs"):
         combine([one, other])
+
+
+@pytest.mark.slow
+def test_a_model_that_is_cut_at_each_shape(tmp_path: Path) -> None:
+    model = cut_models.nonzero()
+    (image,) = model.graph.input
+    batch, *extents = image.type.tensor_type.shape.dim
+    batch.Clear()
+    batch.dim_param = "batch"
+    sizes = [dim.dim_value for dim in extents]
+    slipstream.compile(model, tmp_path / "out", shapes={image.name: [[1, 2], *sizes]})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    with slipstream.load(tmp_path / "out") as compiled:
+        assert all(len(own.parts) > 1 for own in compiled.manifest.single_shapes)
+        for count in (1, 2):
+            given = {image.name: np.random.default_rng(count).standard_normal((count, *sizes)).astype(np.float32)}
+            np.testing.assert_allclose(compiled(given)[0], session.run(None, given)[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ShapeError, match="depends on the data"):
+        slipstream.compile(model, tmp_path / "padded", shapes={image.name: [[1, 2], *sizes]}, pad=True)
+    with pytest.raises(ArtifactError, match="ONNX Runtime"):
+        slipstream.export(tmp_path / "out", tmp_path / "c")
+
+
+def test_a_damaged_manifest_is_refused(padded: tuple[Any, Path], tmp_path: Path) -> None:
+    shutil.copytree(padded[1], tmp_path / "copy")
+    file = tmp_path / "copy" / "manifest.json"
+    content = json.loads(file.read_text())
+    content["variants"][0]["inputs"].pop()
+    file.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match="compile the model again"):
+        slipstream.load(tmp_path / "copy")
