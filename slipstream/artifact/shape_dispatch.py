@@ -50,7 +50,7 @@ class ShapeDispatcher(Executor):
         values = self._bind(args, kwargs)
         number = self._numbers.get(self._shapes(values))
         if number is None:
-            raise self._not_there(values, "and inputs that stay on the device are not filled up")
+            raise self._not_there(values, "inputs that stay on the device are not filled up, give one of these")
         return self._variants[number].on_device(*values)
 
     def run_arrays(self, arrays: list[Array]) -> list[Array]:
@@ -71,7 +71,7 @@ class ShapeDispatcher(Executor):
             raise self._not_there(values, "compile it with this --shape too, or with --pad to fill up to a larger one")
         number = self._padding.bucket(shapes)
         if number is None:
-            raise self._not_there(values, "these inputs fit into none of them: compile it with a larger --shape")
+            raise self._not_there(values, "compile it with a --shape into which these fit")
         return number
 
     def _not_there(self, values: Sequence[Any], remedy: str) -> InputError:

@@ -158,14 +158,16 @@ def status_command(directory: Path, as_json: bool) -> None:
     with open_store(folder, read_only=True) as store:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
         state = state_of(store, record)
+    whole = {row["shape"]: row["end_to_end"] for row in record.result.get("shapes", ())}
+    shapes = shape_latencies(snapshot.calls, snapshot.operators, whole)
     if as_json:
         import json
         from dataclasses import asdict
 
         from slipstream.cli.tune_json import finite
 
-        shapes = [asdict(shape) for shape in shape_latencies(snapshot.calls, snapshot.operators)]
-        click.echo(json.dumps(finite({"status": state, **asdict(snapshot), "shapes": shapes}), indent=1))
+        found = {"status": state, **asdict(snapshot), "shapes": [asdict(shape) for shape in shapes]}
+        click.echo(json.dumps(finite(found), indent=1))
         return
     from rich.console import Console
 
@@ -175,7 +177,7 @@ def status_command(directory: Path, as_json: bool) -> None:
     console = Console(highlight=False)
     for line in frame(snapshot, console.width, max(console.height - 2, 24), final=True):
         console.print(line, no_wrap=True)
-    for part in shape_table(shape_latencies(snapshot.calls, snapshot.operators)):
+    for part in shape_table(shapes):
         console.print(part)
     click.echo(f"{state}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
     if state in ("interrupted", "killed"):

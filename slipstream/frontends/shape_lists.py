@@ -34,8 +34,8 @@ def shape_sets(shapes: Shapes | None) -> list[FixedShapes]:
     distinct = [one for number, one in enumerate(sets) if one not in sets[:number]]
     if len(distinct) > MOST_VARIANTS:
         raise ShapeError(
-            f"{len(distinct)} combinations of shapes are more than {MOST_VARIANTS}: give fewer values, a range with a "
-            "step (32..512:96), or name the combinations one by one"
+            f"{len(distinct)} combinations of shapes are more than {MOST_VARIANTS}: give fewer values, or a range with "
+            "a larger step (32..512:96)"
         )
     return distinct
 
