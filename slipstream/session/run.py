@@ -151,7 +151,8 @@ class SessionRun:
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
         settling = _SETTLE_SHARE * self.budget.seconds
-        return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds + settling))
+        fixed = _FIXED_RESERVE * len(self.model.shape_variants)
+        return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile the winners, verify, and time the whole model."""
