@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     model, sizes = f"zoo:{options.model}", ",".join(map(str, options.batches))
     name, work = f"{options.model}, batch {sizes}", options.work / options.model
-    extents = _extents(model)
+    input_name, extents = _input(model)
     shapes = {str(batch): f"{batch}{extents}" for batch in options.batches}
     sessions: dict[str, dict[str, Any]] = {}
     paths = {}
@@ -99,7 +99,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     ]:
         directory = work / f"batch-{shape}"
         before, load = _processor_seconds(), os.getloadavg()[0]
-        ended = tune_apart(model, directory, trials=trials, seed=options.seed, shapes={"input": text})
+        ended = tune_apart(model, directory, trials=trials, seed=options.seed, shapes={input_name: text})
         about = directory / "processor.json"
         if not about.exists():
             used = {"processor": _processor_seconds() - before, "loads": [load, os.getloadavg()[0]]}
@@ -107,7 +107,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         sessions[shape] = {**ended.to_json(), **json.loads(about.read_text())}
         paths[shape] = ended.directory.model
     paths[UNTUNED] = work / "not-tuned"
-    slipstream.compile(model, paths[UNTUNED], shapes={"input": f"{sizes}{extents}"})
+    slipstream.compile(model, paths[UNTUNED], shapes={input_name: f"{sizes}{extents}"})
     blocks = {
         shape: _race({"alone": paths[shape], TOGETHER: paths[TOGETHER], UNTUNED: paths[UNTUNED]}, options.rounds)
         for shape in shapes
@@ -121,12 +121,12 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _extents(model: str) -> str:
-    """The dimensions of an image after the batch."""
+def _input(model: str) -> tuple[str, str]:
+    """The name of a model's only input, and its dimensions after the batch."""
     from slipstream.frontends import zoo
 
     (value,) = zoo.build(model.removeprefix("zoo:")).graph.input
-    return "".join(f"x{dim.dim_value}" for dim in value.type.tensor_type.shape.dim[1:])
+    return value.name, "".join(f"x{dim.dim_value}" for dim in value.type.tensor_type.shape.dim[1:])
 
 
 def _size(artifact: Path) -> int:
