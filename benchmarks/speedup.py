@@ -56,7 +56,7 @@ def compile_stages(model: Any, prepared: Any, target: Target, sides: Sides, shor
         programs = {key: preset.program(trial) for key, trial in best.items()}
         shutil.rmtree(path, ignore_errors=True)
         write_artifact(
-            model, lambda _: [prepared], target, path, program=schedule_with(programs, target), threads=target.threads
+            model, lambda *_: [prepared], target, path, program=schedule_with(programs, target), threads=target.threads
         )
         stages[name] = {"path": path, "seconds": seconds}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class ModelFiles:
     gpu: bool
     fixed: str = ""  # ONNX as it was given, but for its shapes
     clean: str = ""  # the same, simplified
+    shapes: dict[str, list[int]] = field(default_factory=dict)  # of the inputs of a .pt2, where they are fixed
 
 
 def settings_of(name: str, callers: int = 1) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ def model_files(
     source = model or manifest.source
     files = ModelFiles(source, manifest.fingerprint, manifest.dtype, bool(manifest.gpu))
     if source.endswith(".pt2"):
-        return files, None
+        return replace(files, shapes=manifest.options.get("shapes", {})), None
     try:
         from slipstream.frontends import zoo
         from slipstream.frontends.onnx_import import clean_onnx
@@ -121,9 +122,9 @@ def torch_module(path: Path) -> Any:
 
 def _module_of_pt2(files: ModelFiles) -> Any:
     torch = _import_torch()
-    from slipstream.frontends.torch_export import fingerprint
+    from slipstream.frontends.torch_export import fingerprint, static_program
 
-    program = torch.export.load(files.source)
+    program = static_program(torch.export.load(files.source), files.shapes)
     _must_match(fingerprint(program), files.fingerprint, files.source)
     return program.module()
 

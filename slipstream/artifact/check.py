@@ -9,16 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.artifact.compile import compile, versions
+from slipstream.artifact.compile import compile, verification_feeds, versions
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.loaded import check_artifact, open_parts
-from slipstream.artifact.lock import Lock, LockedLatency, machine_name
-from slipstream.artifact.manifest import FILE_NAME, Verification
+from slipstream.artifact.lock import Lock, LockedLatency, machine_name, programs_digest
+from slipstream.artifact.manifest import FILE_NAME, Manifest, Verification
 from slipstream.artifact.side_by_side import time_side_by_side
-from slipstream.artifact.verify import verification_inputs, verify
+from slipstream.artifact.verify import merged, verify
 from slipstream.errors import ArtifactError, InputError, VerificationError
 from slipstream.frontends import load_model
 from slipstream.frontends.inputs import Array
+from slipstream.frontends.model import Model
 
 Progress = Callable[[str], None]
 MAX_REGRESSION = 0.1
@@ -28,7 +29,10 @@ _LONGER = (1, 2, 4)  # how many times as long to measure while the limit is with
 
 @dataclass(frozen=True)
 class CheckPart:
-    """One of `PARTS`; `passed` is None for one that was left out, and `text` says why or what was found."""
+    """One of `PARTS`; of the speed there is one for each of several shapes, whose label is in the `name`.
+
+    `passed` is None for one that was left out, and `text` says why or what was found.
+    """
 
     name: str
     passed: bool | None
@@ -38,7 +42,9 @@ class CheckPart:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """`regression` is the share by which the model takes longer than it did, relative to the other runtime."""
+    """`regression` is the share by which the model takes longer than it did, relative to the other runtime; of several
+    shapes, it, `recorded` and `measured` are of the one that has become slower by most.
+    """
 
     model: str
     lock: str
@@ -68,10 +74,10 @@ def check(
 ) -> CheckResult:
     """Check `model`, a file or zoo name, which is rebuilt from the lock file, or the directory of a compiled model.
 
-    Results are compared with the reference. Times differ between machines, so what is compared is how many times as
-    fast as the other runtime the model is: both are timed here, in turns, for about `seconds`, or longer if the limit
-    is within the noise. It fails if the model takes over `max_regression` longer than that ratio said when it was
-    locked, and the 95 % intervals of both ratios are apart.
+    Of a model for several shapes each is checked. Results are compared with the reference. Times differ between
+    machines, so what is compared is how many times as fast as the other runtime the model is: both are timed here, in
+    turns, for about `seconds` a shape, or longer if the limit is within the noise. It fails if the model takes over
+    `max_regression` longer than that ratio said when it was locked, and the 95 % intervals of both ratios are apart.
     """
     if not max_regression >= 0:
         raise InputError(f"a largest regression of {max_regression} makes no sense: give a share from 0, such as 0.1")
@@ -96,6 +102,7 @@ class _Check:
     progress: Progress
     parts: list[CheckPart] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
+    recorded: LockedLatency | None = None
     measured: LockedLatency | None = None
     regression: float | None = None
 
@@ -120,7 +127,7 @@ class _Check:
         manifest = check_artifact(directory)
         self.warnings = tuple(self.locked.warnings(str(directory), manifest.fingerprint, versions()))
         wanted = self.locked.tuned["programs"], self.locked.choices
-        if (manifest.tuned.get("programs"), manifest.choices) == wanted:
+        if (manifest.tuned.get("programs", programs_digest(())), manifest.choices) == wanted:
             self._add("programs", True, f"has the {len(self.locked.operators)} locked programs")
         else:
             again = f"'slipstream compile MODEL --lock {self.locked.file}' rebuilds it"
@@ -133,45 +140,43 @@ class _Check:
                 f"{manifest.source} is not the model that {directory} was compiled from: compile it again"
             )
         self.progress("verify")
-        run = open_parts(
-            directory, manifest.all_parts, manifest.inputs, manifest.outputs, manifest.threads, manifest.gpu
-        )
+        variants = zip(model.shape_variants, manifest.single_shapes, verification_feeds(model, input_data), strict=True)
         try:
-            checked = verify(model, run, verification_inputs(model, input_data), manifest.dtype)
+            checked = merged([_verify_variant(directory, *variant) for variant in variants])
             self._add("results", True, _describe(checked), began)
         except VerificationError as error:
             self._add("results", False, " ".join(str(error).split()), began)
-        finally:
-            run.close()
 
     def time(self, directory: Path, seconds: float | None) -> None:
-        began, recorded = time.monotonic(), self.locked.latency
+        for shape, label in enumerate(Manifest.read(directory).shape_labels):
+            self._time_shape(directory, shape, label, seconds)
+
+    def _time_shape(self, directory: Path, shape: int, label: str, seconds: float | None) -> None:
+        began, recorded, name = time.monotonic(), self.locked.latency.get(label), f"speed {label}".strip()
         if recorded is None or (not recorded.against and machine_name(self.locked.target) != self.locked.machine):
             reason = f"{self.locked.file} has no time to compare with on this machine"
-            self._add("speed", None, reason)
+            self._add(name, None, reason)
             return
         self.progress("time")
         for longer in _LONGER:
-            now = time_side_by_side(directory, recorded.against, seconds=seconds, longer=longer)
-            beyond, clear = self.judge(recorded, now)
+            now = time_side_by_side(directory, recorded.against, seconds=seconds, longer=longer, shape=shape)
+            regression, clear = self.judge(recorded, now)
             if clear:
                 break
-        self.measured = now
-        self._add("speed", not (beyond and clear), self._say(recorded, now, beyond and not clear), began)
+        if self.regression is None or regression > self.regression:
+            self.recorded, self.measured, self.regression = recorded, now, regression
+        beyond = regression > self.max_regression
+        self._add(name, not (beyond and clear), self._say(recorded, now, regression, beyond and not clear), began)
 
-    def judge(self, recorded: LockedLatency, now: LockedLatency) -> tuple[bool, bool]:
-        """Whether it is slower than allowed, and whether that is beyond the noise."""
+    def judge(self, recorded: LockedLatency, now: LockedLatency) -> tuple[float, bool]:
+        """The share by which it is slower than recorded; whether that is allowed, or else beyond the noise."""
         if not recorded.against:
-            self.regression = now.seconds / recorded.seconds - 1
-            return self.regression > self.max_regression, True
-        self.regression = recorded.times_as_fast / now.times_as_fast - 1
-        if self.regression <= self.max_regression:
-            return False, True
-        return True, now.high < recorded.low
+            return now.seconds / recorded.seconds - 1, True
+        regression = recorded.times_as_fast / now.times_as_fast - 1
+        return regression, regression <= self.max_regression or now.high < recorded.low
 
-    def _say(self, recorded: LockedLatency, now: LockedLatency, in_noise: bool) -> str:
-        assert self.regression is not None
-        slower = f"{abs(self.regression):.1%} {'slower' if self.regression > 0 else 'faster'} than locked"
+    def _say(self, recorded: LockedLatency, now: LockedLatency, regression: float, in_noise: bool) -> str:
+        slower = f"{abs(regression):.1%} {'slower' if regression > 0 else 'faster'} than locked"
         noise = "; over the limit, but within the noise of both measurements" if in_noise else ""
         if not recorded.against:
             return f"{now.seconds * 1e3:.3f} ms, {slower} ({recorded.seconds * 1e3:.3f} ms on this machine)"
@@ -184,17 +189,26 @@ class _Check:
         self.parts.append(CheckPart(name, passed, text, 0.0 if began is None else time.monotonic() - began))
 
     def result(self, model: str, lock: str) -> CheckResult:
-        left_out = [CheckPart(n, None, "left out") for n in PARTS if n not in {part.name for part in self.parts}]
+        done = {part.name.split()[0] for part in self.parts}
+        left_out = [CheckPart(name, None, "left out") for name in PARTS if name not in done]
         return CheckResult(
             model,
             lock,
             (*self.parts, *left_out),
             self.warnings,
-            self.locked.latency,
+            self.recorded,
             self.measured,
             self.regression,
             self.max_regression,
         )
+
+
+def _verify_variant(directory: Path, model: Model, own: Manifest, feeds: list[dict[str, Array]]) -> Verification:
+    run = open_parts(directory, own.all_parts, own.inputs, own.outputs, own.threads, own.gpu)
+    try:
+        return verify(model, run, feeds, own.dtype)
+    finally:
+        run.close()
 
 
 def _describe(checked: Verification | None) -> str:

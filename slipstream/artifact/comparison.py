@@ -22,6 +22,7 @@ from slipstream.artifact.request_pattern import Block, RequestPattern
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import Array, feed_of
 from slipstream.frontends.output_files import arrays_of
+from slipstream.frontends.shape_variants import fit_arrays
 
 Progress = Callable[[float], None]
 RunBlock = Callable[[float, int], Block]
@@ -43,7 +44,8 @@ class Part:
 class Comparison:
     """The processes of all contenders; only one of them runs at a time.
 
-    Every setting of a runtime (`settings_of`) is a process too; `callers` is the most a pattern will have.
+    Every setting of a runtime (`settings_of`) is a process too; `callers` is the most a pattern will have. `shape` is
+    the number of the shape at which all run.
     """
 
     def __init__(
@@ -56,9 +58,13 @@ class Comparison:
         callers: int = 1,
         seed: int = 0,
         input_data: Mapping[str, Array] | None = None,
+        shape: int = 0,
     ) -> None:
         directory = artifact_in(Path(directory))
-        self.manifest = check_artifact(directory)
+        whole = check_artifact(directory)
+        self.manifest = whole.single_shapes[shape]
+        if input_data and whole.variants:
+            input_data = fit_arrays(input_data, self.manifest.inputs)
         self.facts: dict[str, dict[str, LoadFacts]] = {}
         self._model, self._callers = model, callers
         self._files: tuple[ModelFiles, object] | None = None

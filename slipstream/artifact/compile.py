@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,17 +24,21 @@ from slipstream.artifact.manifest import (
     BuildChoices,
     Manifest,
     Part,
+    Variant,
     Verification,
     WeightSpec,
     checksum,
 )
+from slipstream.artifact.padding_check import check_padding
 from slipstream.artifact.step_threads import choose_step_threads, with_step_threads
-from slipstream.artifact.verify import verification_inputs, verify
-from slipstream.artifact.weights import write_weights
+from slipstream.artifact.verify import merged, verification_inputs, verify
+from slipstream.artifact.weights import WeightsFile
 from slipstream.errors import BuildError, SlipstreamError, UnsupportedModelError, VerificationError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array, random_inputs
 from slipstream.frontends.model import CompiledPart, OnnxPart
+from slipstream.frontends.shape_lists import Shapes
+from slipstream.frontends.shape_variants import fit_arrays, variant_labels
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
 from slipstream.runtime.library import ModelLibrary
@@ -73,7 +78,8 @@ def compile(
     output: str | Path,
     *,
     example_inputs: Sequence[Any] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
+    pad: bool = False,
     constants: Mapping[str, float] | None = None,
     target: str = "cpu",
     dtype: str = "float32",
@@ -89,8 +95,10 @@ def compile(
     nothing is written and a previous artifact in `output` stays as it was. `dtype` "float16" computes a float32
     model's products in half precision, on a GPU; its inputs and outputs stay as they are. What cannot be compiled runs
     in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random. With a `lock` file the model gets the programs, the target, the threads and, unless they
-    are given, the shapes and constants that were recorded there: nothing is tuned or chosen.
+    does not name is random. `shapes` with lists or ranges (docs/shapes.md) make one artifact for all of them; with
+    `pad`, inputs of other shapes are filled up with zeros to the next larger one and results are cut back. With a
+    `lock` file the model gets the programs, the target, the threads and, unless they are given, the shapes and
+    constants that were recorded there, for each shape: nothing is tuned or chosen.
     """
     output = Path(output)
     check_destination(output)
@@ -102,6 +110,7 @@ def compile(
     else:
         resolved = locked.target_here(target, threads, dtype)
         threads, shapes, constants = resolved.threads, shapes or locked.shapes, constants or locked.constants
+        pad = pad or locked.pad
     loaded = (
         model
         if isinstance(model, Model)
@@ -114,19 +123,24 @@ def compile(
             input_data=input_data,
         )
     )
+    labels = dict(zip((variant.inputs for variant in loaded.shape_variants), variant_labels(loaded), strict=True))
     warnings = locked.warnings(loaded.name, loaded.fingerprint, versions()) if locked else ()
-    passes: list[Any] = []
+    if locked is not None:
+        locked.check_shapes(list(labels.values()))
+    if pad:
+        check_padding(loaded)
+    passes: dict[Any, list[Any]] = {}  # by the inputs of a variant
 
-    def prepared(exact_functions: bool) -> Sequence[Any]:
+    def prepared(variant: Model, exact_functions: bool) -> Sequence[Any]:
         from slipstream.graph.prepare import prepare_parts
 
         clock.start("prepare")
-        modules, reports = prepare_parts(loaded, resolved, exact_functions=exact_functions)
-        passes[:] = reports
+        modules, passes[variant.inputs] = prepare_parts(variant, resolved, exact_functions=exact_functions)
         if locked is not None:
             from slipstream.graph.operators import extract_operators
 
-            locked.check_operators(loaded.name, loaded.fingerprint, extract_operators(*modules))
+            found = extract_operators(*modules)
+            locked.check_operators(loaded.name, loaded.fingerprint, labels[variant.inputs], found)
         return modules
 
     manifest = write_artifact(
@@ -138,11 +152,19 @@ def compile(
         threads=threads,
         input_data=input_data,
         tuned=locked.tuned if locked else None,
+        pad=pad,
         choose_threads=resolved.threads > _FEW_THREADS,
         choices=locked.choices if locked else None,
         stage=clock.start,
     )
-    return CompileResult(output, manifest, passes, clock.stop(), tuple(warnings))
+    reports = _sum_reports(list(passes.values()))
+    return CompileResult(output, manifest, reports, clock.stop(), tuple(warnings))
+
+
+def _sum_reports(of_variants: Sequence[list[Any]]) -> list[Any]:
+    from slipstream.graph.pass_report import sum_reports
+
+    return [reduce(sum_reports, reports) for reports in zip(*of_variants, strict=True)]
 
 
 @contextmanager
@@ -159,7 +181,7 @@ def tvm_errors(model: str) -> Iterator[None]:
 
 def write_artifact(
     model: Model,
-    prepared: Callable[[bool], Sequence[Any]],
+    prepared: Callable[[Model, bool], Sequence[Any]],
     target: Target,
     output: Path,
     *,
@@ -167,41 +189,53 @@ def write_artifact(
     threads: int | None = None,
     input_data: dict[str, Array] | None = None,
     tuned: dict[str, Any] | None = None,
+    pad: bool = False,
     choose_threads: bool = False,
-    choices: BuildChoices | None = None,
+    choices: Mapping[str, BuildChoices] | None = None,
     stage: Progress = lambda stage: None,
 ) -> Manifest:
     """Schedule and build what has to be compiled of a model, verify the whole on `input_data` and put it in place.
 
-    The prepared modules, with exact functions if the argument says so, come from a function so that their weights can
-    be freed while they are built. `program` gives each operator its scheduled form (the default one if it is None),
-    `tuned` goes into the manifest. With `choose_threads` operators are timed here to choose on how many threads each
-    runs. A model that is wrong by little more than allowed is built again with operators in their exact forms. With
-    `choices` neither is decided here.
+    The prepared modules of a variant of the model, with exact functions if the argument says so, come from a function
+    so that their weights can be freed while they are built. `program` gives each operator its scheduled form (the
+    default one if it is None), `tuned` goes into the manifest. With `pad`, which has been checked, a model for several
+    shapes fills inputs up. With `choose_threads` operators are timed here to choose on how many threads each runs. A
+    model that is wrong by little more than allowed is built again with operators in their exact forms. With `choices`,
+    by label of the shape, neither is decided here.
     """
     check_partition(model, target)
-    feeds = verification_inputs(model, input_data)
+    feeds = verification_feeds(model, input_data)
     gpu = target.gpu.architecture if target.gpu is not None else ""
     with replace_directory(output) as staging:
+        shared = WeightsFile(staging / WEIGHTS) if model.variants else None
 
-        def attempt(exact: ExactForms) -> tuple[tuple[Part, ...], Verification]:
-            for leftover in staging.iterdir():
-                leftover.unlink()
-            parts = _write_parts(
-                model, prepared(exact.functions), target, exact, staging, choose_threads, choices, stage
-            )
-            # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
-            stage("verify")
-            run = open_parts(staging, parts, model.inputs, model.outputs, threads or target.threads, gpu)
-            try:
-                return parts, verify(model, run, feeds, target.dtype, (exact.note,) if exact.note else ())
-            finally:
-                run.close()
+        def write_variant(variant: Model, label: str, feeds: list[dict[str, Array]]) -> Variant:
+            before, size = set(staging.iterdir()), shared.size if shared else 0
+            chosen = None if choices is None else choices[label]
 
-        exact, (parts, verification) = _most_inexact(model, program, target, attempt, choices)
+            def attempt(exact: ExactForms) -> tuple[tuple[Part, ...], Verification]:
+                for leftover in set(staging.iterdir()) - before:
+                    leftover.unlink()
+                if shared:
+                    shared.cut_back(size)
+                modules, files = prepared(variant, exact.functions), _Files(staging, label, shared)
+                parts = _write_parts(variant, modules, target, exact, files, choose_threads, chosen, stage)
+                # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
+                stage("verify")
+                run = open_parts(staging, parts, variant.inputs, variant.outputs, threads or target.threads, gpu)
+                try:
+                    return parts, verify(variant, run, feeds, target.dtype, (exact.note,) if exact.note else ())
+                finally:
+                    run.close()
+
+            exact, (parts, checked) = _most_inexact(variant, program, target, attempt, chosen)
+            specs, exactness = (variant.inputs, variant.outputs), (exact.operators, exact.functions)
+            return Variant(*specs, variant.options, variant.fingerprint, checked, parts, *exactness)
+
+        variants = tuple(map(write_variant, model.shape_variants, variant_labels(model), feeds))
         if input_data:
             np.savez(staging / INPUTS, **input_data)  # type: ignore[arg-type]  # any name is allowed
-        whole = None if model.parts else parts[0]
+        whole = None if model.parts or model.variants else variants[0].parts[0]
         manifest = Manifest(
             model=model.name,
             source=model.source,
@@ -214,7 +248,7 @@ def write_artifact(
             features=target.features,
             threads=target.threads,
             versions=versions(),
-            verification=verification,
+            verification=merged([v.verification for v in variants if v.verification is not None]),
             library=whole.file if whole else "",
             weights=whole.weights if whole else (),
             checksums={path.name: checksum(path) for path in sorted(staging.iterdir())},
@@ -222,19 +256,28 @@ def write_artifact(
             tuned=tuned or {},
             gpu=gpu,
             dtype=target.dtype,
-            parts=() if whole else parts,
+            parts=variants[0].parts if model.parts else (),
             input_data=INPUTS if input_data else "",
             step_threads=whole.step_threads if whole else (),
-            exact_operators=exact.operators,
-            exact_functions=exact.functions,
+            exact_operators=() if model.variants else variants[0].exact_operators,
+            exact_functions=not model.variants and variants[0].exact_functions,
+            variants=variants if model.variants else (),
+            pad=pad,
         )
         manifest.write(staging)
     return manifest
 
 
+def verification_feeds(model: Model, input_data: dict[str, Array] | None) -> list[list[dict[str, Array]]]:
+    """The inputs that each variant of a model is verified on; data for one shape is repeated or cut to the others."""
+    if not model.variants or not input_data:
+        return [verification_inputs(variant, input_data) for variant in model.shape_variants]
+    return [verification_inputs(variant, fit_arrays(input_data, variant.inputs)) for variant in model.variants]
+
+
 def check_partition(model: Model, target: Target) -> None:
     """Raises if the model was cut and the target is a GPU: tensors would have to be copied between the parts."""
-    if model.parts and target.gpu is not None:
+    if model.onnx_parts and target.gpu is not None:
         reasons = "; ".join(reason for part in model.onnx_parts for reason in part.reasons)
         raise UnsupportedModelError(f"on a GPU a model has to be compiled as a whole: {reasons}; use --target cpu")
 
@@ -269,12 +312,38 @@ def _most_inexact(
     raise first
 
 
+@dataclass(frozen=True)
+class _Files:
+    """Where the files of one variant go; `label` tells it from the others, with which it has the `shared` weights."""
+
+    directory: Path
+    label: str
+    shared: WeightsFile | None
+
+    def weights(self, suffix: str) -> WeightsFile:
+        return self.shared or WeightsFile(self.directory / WEIGHTS.replace(".", f"{suffix}."))
+
+    def copy_onnx(self, path: Path) -> str:
+        """Copy an ONNX file and the weights beside it; the new name."""
+        name = f"{symbol_prefix(self.label)}-{path.name}" if self.label else path.name
+        if self.label:  # the name of the weights' file is in the model
+            import onnx
+
+            from slipstream.frontends.onnx_files import save
+
+            save(onnx.load(str(path)), self.directory / name)
+        else:
+            for file in path.parent.glob(f"{path.name}*"):
+                shutil.copyfile(file, self.directory / file.name)
+        return name
+
+
 def _write_parts(
     model: Model,
     prepared: Sequence[Any],
     target: Target,
     program: ExactForms,
-    directory: Path,
+    files: _Files,
     choose_threads: bool,
     choices: BuildChoices | None,
     stage: Progress,
@@ -285,21 +354,17 @@ def _write_parts(
     parts = []
     for number, part in enumerate(model.parts or model.compiled_parts):
         if isinstance(part, OnnxPart):
-            for file in part.path.parent.glob(f"{part.path.name}*"):
-                shutil.copyfile(file, directory / file.name)
-            parts.append(Part(part.name, part.path.name, part.inputs, part.outputs, part.nodes, part.reasons))
+            file = files.copy_onnx(part.path)
+            parts.append(Part(part.name, file, part.inputs, part.outputs, part.nodes, part.reasons))
         else:
             suffix = f"-{number}" if model.parts else ""
             with tvm_errors(model.name):
                 built = _build_next(modules, target, program, stage)
                 if choices is not None:
                     built = replace(built, plan=with_step_threads(built.plan, next(chosen_threads, ())))
-                prefix = symbol_prefix(f"{model.name}{suffix}") if built.plan is not None else ""
-                parts.append(
-                    _write_compiled(
-                        part, built, target.threads, prefix, directory, suffix, choose_threads and not choices, stage
-                    )
-                )
+                prefix = symbol_prefix(f"{model.name}-{files.label}{suffix}") if built.plan is not None else ""
+                weights, choose = files.weights(suffix), choose_threads and not choices
+                parts.append(_write_compiled(part, built, target.threads, prefix, weights, choose, stage))
     return tuple(parts)
 
 
@@ -318,14 +383,12 @@ def _write_compiled(
     built: BuiltModel,
     threads: int,
     prefix: str,
-    directory: Path,
-    suffix: str,
+    file: WeightsFile,
     choose_threads: bool,
     stage: Progress,
 ) -> Part:
     stage("link")
-    weights_file = directory / WEIGHTS.replace(".", f"{suffix}.")
-    weights = write_weights(weights_file, built.weights)
+    weights_file, weights = file.path, file.add(built.weights)
     library = _write_library(part, built, threads, prefix, weights_file, weights)
     if built.plan is not None and choose_threads:
         stage("threads")

@@ -13,9 +13,11 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.manifest import Manifest, Part, checksum
 from slipstream.artifact.partitioned import PartitionedExecutor
 from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmExecutor
+from slipstream.artifact.shape_dispatch import ShapeDispatcher
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError, MissingDependencyError
 from slipstream.frontends.inputs import Array, TensorSpec, feed_of
+from slipstream.frontends.shape_variants import fit_arrays
 from slipstream.machine.cuda import find_device
 from slipstream.machine.target import available_cores, lacking_features
 from slipstream.runtime.library import ModelLibrary
@@ -39,6 +41,11 @@ class CompiledModel:
     def outputs(self) -> tuple[TensorSpec, ...]:
         return self.manifest.outputs
 
+    @property
+    def shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """The shapes of the inputs by name, for each variant of the model."""
+        return [{spec.name: spec.shape for spec in own.inputs} for own in self.manifest.single_shapes]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         """Run the model; see `Executor.__call__` for what it takes."""
         return self._executor(*args, **kwargs)
@@ -58,25 +65,39 @@ class CompiledModel:
         self.close()
 
     def __repr__(self) -> str:
-        return f"CompiledModel({self.manifest.model!r}, inputs=[{', '.join(map(str, self.inputs))}])"
+        shapes = f", {len(self.shapes)} shapes" if self.manifest.variants else ""
+        return f"CompiledModel({self.manifest.model!r}, inputs=[{', '.join(map(str, self.inputs))}]{shapes})"
 
 
-def load(directory: str | Path, *, threads: int | None = None) -> CompiledModel:
+def load(directory: str | Path, *, threads: int | None = None, pad: bool | None = None) -> CompiledModel:
     """Load what `compile` or `tune` wrote. `threads` defaults to what the model was compiled for, or to the cores that
-    this process may use if these are fewer."""
+    this process may use if these are fewer. `pad=False` refuses inputs that a model would fill up to a larger shape."""
     directory = artifact_in(Path(directory))
     manifest = check_artifact(directory)
+    if pad and not manifest.pad:
+        raise ArtifactError(f"{directory} does not fill inputs up: compile it with several shapes and --pad")
     threads = min(threads or manifest.threads, available_cores())
-    executor = open_parts(directory, manifest.all_parts, manifest.inputs, manifest.outputs, threads, manifest.gpu)
-    return CompiledModel(directory, manifest, executor)
+    opened: list[Executor] = []
+    try:
+        for own in manifest.single_shapes:
+            opened.append(open_parts(directory, own.all_parts, own.inputs, own.outputs, threads, manifest.gpu))
+    except BaseException:
+        for executor in opened:
+            executor.close()
+        raise
+    if not manifest.variants:
+        return CompiledModel(directory, manifest, opened[0])
+    dispatcher = ShapeDispatcher(opened, manifest.inputs, manifest.outputs, manifest.pad and pad is not False)
+    return CompiledModel(directory, manifest, dispatcher)
 
 
 def example_inputs(directory: Path, manifest: Manifest, seed: int = 0) -> dict[str, Array]:
-    """Inputs to run the artifact on: those it was compiled with and, for what these do not name, random ones."""
+    """Inputs to run the artifact, of one shape, on: those it was compiled with and, for what these do not name, random
+    ones."""
     given: dict[str, Array] = {}
     if manifest.input_data:
         with np.load(artifact_in(directory) / manifest.input_data) as archive:
-            given = dict(archive)
+            given = fit_arrays(dict(archive), manifest.inputs)
     return feed_of(manifest.inputs, given, np.random.default_rng(seed))
 
 

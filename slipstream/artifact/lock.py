@@ -7,12 +7,13 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.artifact.manifest import BuildChoices, Manifest
 from slipstream.errors import SlipstreamError
+from slipstream.frontends.shape_lists import Shapes
 from slipstream.machine.cuda import CudaDevice, find_device
 from slipstream.machine.target import Target, available_cores, lacking_features
 from slipstream.program.decisions import from_json, to_json
@@ -53,18 +54,21 @@ class LockedOperator:
 
 @dataclass(frozen=True)
 class Lock:
-    """`machine` is where it was made; `shapes` and `constants` are how the model was read."""
+    """`machine` is where it was made; `shapes`, `pad` and `constants` are how the model was read. `choices` and
+    `latency` are those of each shape by its label, which is empty for a model of one shape.
+    """
 
     model: str
     fingerprint: str
-    shapes: Mapping[str, Any] | None
+    shapes: Shapes | None
     constants: Mapping[str, Any] | None
     target: Target
     machine: str
     versions: Mapping[str, str]
-    choices: BuildChoices
+    choices: Mapping[str, BuildChoices]
     operators: Mapping[str, LockedOperator]
-    latency: LockedLatency | None = None
+    latency: Mapping[str, LockedLatency] = field(default_factory=dict)
+    pad: bool = False
     file: str = "the lock file"
 
     @classmethod
@@ -73,7 +77,7 @@ class Lock:
         manifest: Manifest,
         target: Target,
         operators: Mapping[str, LockedOperator],
-        latency: LockedLatency | None = None,
+        latency: Mapping[str, LockedLatency],
     ) -> Lock:
         """What was compiled into the artifact with that manifest."""
         return cls(
@@ -87,6 +91,7 @@ class Lock:
             manifest.choices,
             operators,
             latency,
+            manifest.pad,
         )
 
     @classmethod
@@ -191,9 +196,17 @@ class Lock:
             found.append(f"{self.file} was made with {', '.join(other)}: the code may differ from that time; {again}")
         return found
 
-    def check_operators(self, model: str, fingerprint: str, operators: Sequence[Operator]) -> None:
-        """Raises unless each of the operators is locked."""
-        if self.choices.exact_functions and fingerprint == self.fingerprint:
+    def check_shapes(self, labels: Sequence[str]) -> None:
+        """Raises unless the model's shapes are the locked ones."""
+        if set(labels) != set(self.choices):
+            locked = "one shape" if "" in self.choices else f"the shapes {'; '.join(self.choices)}"
+            raise LockError(
+                f"{self.file} is for {locked}: leave out --shape, or tune with the other shapes and another --lock"
+            )
+
+    def check_operators(self, model: str, fingerprint: str, label: str, operators: Sequence[Operator]) -> None:
+        """Raises unless each of the operators of the model at that shape is locked."""
+        if self.choices[label].exact_functions and fingerprint == self.fingerprint:
             return  # tuned were those with polynomials, and what the model has instead has default programs
         missing = [operator.name for operator in operators if operator.key not in self.operators]
         if missing:
@@ -283,15 +296,27 @@ def _to_json(lock: Lock) -> dict[str, Any]:
             "fingerprint": lock.fingerprint,
             "shapes": lock.shapes,
             "constants": lock.constants,
+            **({"pad": True} if lock.pad else {}),
         },
         "hardware": {"machine": lock.machine, **asdict(lock.target)},
         "versions": dict(lock.versions),
-        "latency": lock.latency and {k: _rounded(v) for k, v in asdict(lock.latency).items()},
-        "build": asdict(lock.choices),
+        "latency": _of_shapes(lock.latency),
+        "build": _of_shapes(lock.choices),
         **lock.tuned,
         "operators": dict(_operators_to_json(lock.operators)),
         "sketches": {digest: json.loads(sketch.text) for digest, sketch in sorted(sketches.items())},
     }
+
+
+def _of_shapes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A record for each label, or that of the only shape without one."""
+    found = {label: {k: _rounded(v) for k, v in asdict(value).items()} for label, value in values.items()}
+    return found.get("", found)
+
+
+def _by_label(content: dict[str, Any], field_name: str) -> dict[str, dict[str, Any]]:
+    """What `_of_shapes` wrote; `field_name` is a field of each record."""
+    return {"": content} if field_name in content else content
 
 
 def _operators_to_json(operators: Mapping[str, LockedOperator]) -> Iterator[tuple[str, Any]]:
@@ -303,14 +328,14 @@ def _operators_to_json(operators: Mapping[str, LockedOperator]) -> Iterator[tupl
 
 
 def _from_json(content: dict[str, Any]) -> Lock:
-    model, hardware, build = content["model"], dict(content["hardware"]), content["build"]
+    model, hardware = content["model"], dict(content["hardware"])
     sketches = {digest: Sketch(json.dumps(text, separators=(",", ":"))) for digest, text in content["sketches"].items()}
     if wrong := [digest for digest, sketch in sketches.items() if sketch.digest != digest]:
         raise ValueError(f"the sketch {wrong[0]} has been changed")
     operators = {key: _operator(key, entry, sketches) for key, entry in content["operators"].items()}
     if programs_digest((key, one.program) for key, one in operators.items()) != content["programs"]:
         raise ValueError("its programs are not those that were written")
-    latency = content["latency"]
+    latency = _by_label(content["latency"] or {}, "times_as_fast")
     machine = str(hardware.pop("machine"))
     gpu = hardware["gpu"] and CudaDevice(**hardware["gpu"])
     return Lock(
@@ -329,13 +354,17 @@ def _from_json(content: dict[str, Any]) -> Lock:
         ),
         machine=machine,
         versions=dict(content["versions"]),
-        choices=BuildChoices(
-            tuple(build["exact_operators"]),
-            bool(build["exact_functions"]),
-            tuple(tuple(map(int, threads)) for threads in build["step_threads"]),
-        ),
+        choices={
+            label: BuildChoices(
+                tuple(own["exact_operators"]),
+                bool(own["exact_functions"]),
+                tuple(tuple(map(int, threads)) for threads in own["step_threads"]),
+            )
+            for label, own in _by_label(content["build"], "exact_operators").items()
+        },
         operators=operators,
-        latency=latency and LockedLatency(**latency),
+        latency={label: LockedLatency(**own) for label, own in latency.items()},
+        pad=bool(model.get("pad", False)),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.errors import ArtifactError
+from slipstream.errors import ArtifactError, ShapeError
 from slipstream.frontends.inputs import TensorSpec
+from slipstream.frontends.shape_variants import merged_specs, shape_labels
 from slipstream.runtime.library import POOL
 
 FORMAT = 1
@@ -72,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True)
 class BuildChoices:
-    """What was decided while a model was built: with the same programs, equal choices give equal code.
+    """What was decided while a model was built for one shape: with the same programs, equal choices give equal code.
 
     `step_threads` are those of each compiled part.
     """
@@ -83,10 +84,25 @@ class BuildChoices:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A model at one of several shapes; `parts` is the whole model as one, or what it was cut into."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    options: dict[str, Any]
+    fingerprint: str
+    verification: Verification | None
+    parts: tuple[Part, ...]
+    exact_operators: tuple[str, ...] = ()  # keys of those in their exact form
+    exact_functions: bool = False  # exp and similar ones are
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to load, call and trust an artifact without the tuner.
 
-    A model that was cut has no `library` of its own but `parts`, in the order in which they run.
+    A model that was cut has no `library` of its own but `parts`, in the order in which they run. One for several shapes
+    has neither but `variants`; dimensions in which these differ are -1 in `inputs` and `outputs`.
     """
 
     model: str
@@ -111,9 +127,24 @@ class Manifest:
     parts: tuple[Part, ...] = ()
     input_data: str = ""  # the file of inputs that were given to run the model on; nothing if they are random
     step_threads: tuple[int, ...] = ()
-    exact_operators: tuple[str, ...] = ()  # keys of those in their exact form
-    exact_functions: bool = False  # exp and similar ones are
+    exact_operators: tuple[str, ...] = ()  # of a model of one shape, as of a variant
+    exact_functions: bool = False
+    variants: tuple[Variant, ...] = ()
+    pad: bool = False  # inputs of a shape that is not there are filled up with zeros to a larger one
     format: int = FORMAT
+
+    @property
+    def single_shapes(self) -> tuple[Manifest, ...]:
+        """What the artifact would say of itself if it had only that shape, for each shape."""
+        return tuple(self._with_only(variant) for variant in self.variants) or (self,)
+
+    def _with_only(self, variant: Variant) -> Manifest:
+        own = {f.name: getattr(variant, f.name) for f in fields(variant)}
+        if len(variant.parts) == 1:
+            (whole,) = variant.parts
+            own |= {"library": whole.file, "weights": whole.weights, "prefix": whole.prefix, "parts": ()}
+            own["step_threads"] = whole.step_threads
+        return replace(self, **own, variants=(), pad=False)
 
     @property
     def runs_alone(self) -> bool:
@@ -122,14 +153,25 @@ class Manifest:
 
     @property
     def all_parts(self) -> tuple[Part, ...]:
-        """The parts of a model that was cut, or the whole as one."""
+        """The parts of a model that was cut, or the whole as one; of all variants, one after the other."""
+        if self.variants:
+            return tuple(part for variant in self.variants for part in variant.parts)
         if self.parts:
             return self.parts
         files = (WEIGHTS, self.weights, self.prefix, self.step_threads)
         return (Part(self.model, self.library, self.inputs, self.outputs, 0, (), *files),)
 
     @property
-    def choices(self) -> BuildChoices:
+    def shape_labels(self) -> list[str]:
+        """What people read of each of its shapes; nothing for the only one."""
+        return shape_labels([own.inputs for own in self.single_shapes])
+
+    @property
+    def choices(self) -> dict[str, BuildChoices]:
+        """By label of the shape."""
+        return {label: own._own_choices() for label, own in zip(self.shape_labels, self.single_shapes, strict=True)}
+
+    def _own_choices(self) -> BuildChoices:
         threads = tuple(part.step_threads for part in self.all_parts if part.is_compiled)
         return BuildChoices(self.exact_operators, self.exact_functions, threads)
 
@@ -157,7 +199,6 @@ class Manifest:
             raise ArtifactError(
                 f"the artifact has format {data['format']}, this Slipstream reads format {FORMAT}: compile it again"
             )
-        checked = data["verification"]
         manifest = cls(
             **{
                 **data,
@@ -168,13 +209,8 @@ class Manifest:
                 "parts": tuple(_part(part) for part in data.get("parts", ())),
                 "step_threads": tuple(data.get("step_threads", ())),
                 "exact_operators": tuple(data.get("exact_operators", ())),
-                "verification": checked
-                and Verification(
-                    checked["reference"],
-                    checked["seeds"],
-                    tuple(OutputCheck(**o) for o in checked["outputs"]),
-                    tuple(checked.get("notes", ())),
-                ),
+                "verification": _verification(data["verification"]),
+                "variants": tuple(_variant(variant) for variant in data.get("variants", ())),
             }
         )
         manifest._check()
@@ -182,6 +218,8 @@ class Manifest:
 
     def _check(self) -> None:
         """Raises `ValueError` if the files it names are not those it has checksums of."""
+        if self.variants:
+            self._check_variants()
         files = {self.input_data} if self.input_data else set()
         for part in self.all_parts:
             files |= {part.file, *([part.weights_file] if part.is_compiled else []), *([POOL] if part.prefix else [])}
@@ -194,6 +232,37 @@ class Manifest:
         beside = {f"{part.file}.data" for part in self.all_parts if not part.is_compiled}
         if self.checksums.keys() - beside != files:
             raise ValueError(f"its checksums have to be those of {', '.join(sorted(files))}")
+
+    def _check_variants(self) -> None:
+        try:
+            inputs = merged_specs([variant.inputs for variant in self.variants], "input")
+            outputs = merged_specs([variant.outputs for variant in self.variants], "output")
+        except ShapeError as error:
+            raise ValueError(str(error)) from None
+        if (inputs, outputs) != (self.inputs, self.outputs):
+            raise ValueError("its variants have other inputs or outputs than it")
+
+
+def _variant(variant: dict[str, Any]) -> Variant:
+    return Variant(
+        **{
+            **variant,
+            "inputs": _tensors(variant["inputs"]),
+            "outputs": _tensors(variant["outputs"]),
+            "verification": _verification(variant["verification"]),
+            "parts": tuple(_part(part) for part in variant["parts"]),
+            "exact_operators": tuple(variant.get("exact_operators", ())),
+        }
+    )
+
+
+def _verification(checked: dict[str, Any] | None) -> Verification | None:
+    return checked and Verification(  # type: ignore[return-value]
+        checked["reference"],
+        checked["seeds"],
+        tuple(OutputCheck(**o) for o in checked["outputs"]),
+        tuple(checked.get("notes", ())),
+    )
 
 
 def _part(part: dict[str, Any]) -> Part:

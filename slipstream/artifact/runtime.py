@@ -13,7 +13,7 @@ from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.machine.threads import use_threads
 from slipstream.runtime.library import ModelLibrary
 
-_CPU = (1, 0)  # DLPack's name of it
+CPU = (1, 0)  # DLPack's name of it
 
 
 class Outputs(tuple[Any, ...]):
@@ -174,7 +174,7 @@ class TvmExecutor(Executor):
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         _check(spec, value)
-        if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != _CPU:
+        if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != CPU:
             tensor = self._from_dlpack(value)
             check_indices(spec, tensor)
             return tensor
@@ -190,9 +190,14 @@ def dense_array(spec: TensorSpec, value: Any) -> Array:
     return np.asarray(array, order="C")
 
 
-def _check(spec: TensorSpec, value: Any) -> None:
+def check_tensor(spec: TensorSpec, value: Any) -> None:
+    """Raises if `value` is no tensor."""
     if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
         raise InputError(f"input {spec.name!r} is a {type(value).__name__}: give a NumPy array or a DLPack tensor")
+
+
+def _check(spec: TensorSpec, value: Any) -> None:
+    check_tensor(spec, value)
     dtype = str(value.dtype).removeprefix("torch.")
     shape = tuple(int(extent) for extent in value.shape)
     if dtype != spec.dtype or shape != spec.shape:

@@ -30,7 +30,10 @@ _MOST_ROUNDING = 100
 
 
 def verification_inputs(model: Model, given: dict[str, Array] | None) -> list[dict[str, Array]]:
-    """`SEEDS` sets of random inputs; inputs in `given` keep the value the user chose: one set if all are given."""
+    """`SEEDS` sets of random inputs; inputs in `given` keep the value the user chose: one set if all are given.
+
+    `model` has one shape.
+    """
     chosen = given or {}
     seeds = 1 if chosen and len(chosen) == len(model.inputs) else SEEDS
     return [feed_of(model.inputs, chosen, np.random.default_rng(seed)) for seed in range(seeds)]
@@ -80,6 +83,25 @@ def verify(
         error.may_be_rounding = all(map(_may_be_rounding, decisive or checks))
         raise error
     return Verification(model.reference.name, len(feeds), tuple(checks), notes)
+
+
+def worst_difference(model: Model, expected: Sequence[Any], actual: Sequence[Any]) -> tuple[str, float, float]:
+    """The output that differs most for what is allowed: its name, its relative error and the largest allowed."""
+    allowed = [_tolerance(spec, model, "float32") for spec in model.outputs]
+    checks = _compare_all(model, allowed, [list(map(arrays_of, expected))], [list(map(arrays_of, actual))])
+    worst = max(checks, key=lambda check: check.max_relative - check.tolerance)
+    return worst.name, worst.max_relative, worst.tolerance
+
+
+def merged(verifications: Sequence[Verification]) -> Verification:
+    """One for all variants of a model: each output at its worst."""
+    worst: dict[str, OutputCheck] = {}
+    for check in (check for verification in verifications for check in verification.outputs):
+        if check.name not in worst or check.max_relative > worst[check.name].max_relative:
+            worst[check.name] = check
+    first = verifications[0]
+    notes = dict.fromkeys(note for verification in verifications for note in verification.notes)
+    return Verification(first.reference, first.seeds, tuple(worst.values()), tuple(notes))
 
 
 def _passes(check: OutputCheck) -> bool:

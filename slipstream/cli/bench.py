@@ -49,19 +49,20 @@ def bench(
     """Time the compiled model in DIRECTORY, in turns with other runtimes on the same inputs and threads.
 
     Every runtime has a process of its own. Without --pause, --rate and --callers: back to back, then after pauses of
-    20 ms. Without --input-data: on the data that the model was compiled with, if there was any, or on random inputs.
+    20 ms. Without --input-data: on the data that the model was compiled with, if there was any, or on random inputs. Of
+    a model for several shapes, each in turn.
     """
     import json
     from dataclasses import asdict
 
-    from slipstream.artifact.bench import bench as measure
+    from slipstream.artifact.bench import bench_shapes as measure
     from slipstream.cli.progress import fraction
     from slipstream.session.benchmark import keep_benchmark
 
     names = [name.strip() for name in against.split(",") if name.strip()]
     patterns, arrays = _patterns(pause, rate, callers), named_arrays(input_data)
     with fraction(f"timing {directory}") as progress:
-        result = measure(
+        results = measure(
             directory,
             against=names,
             model=model,
@@ -71,11 +72,12 @@ def bench(
             input_data=arrays,
             progress=progress,
         )
-    keep_benchmark(directory, result)
+    keep_benchmark(directory, results)
     if as_json:
-        click.echo(json.dumps(asdict(result), indent=1))
+        found = [asdict(result) for result in results]
+        click.echo(json.dumps(found[0] if len(found) == 1 else {"shapes": found}, indent=1))
     else:
-        _print(result)
+        _print(results)
 
 
 def _patterns(pause: str | None, rate: float | None, callers: int | None) -> Sequence[RequestPattern]:
@@ -89,11 +91,13 @@ def _patterns(pause: str | None, rate: float | None, callers: int | None) -> Seq
     return [RequestPattern(seconds, rate, callers or 1)]
 
 
-def _print(result: BenchResult) -> None:
-    for number, part in enumerate(result.parts):
+def _print(results: Sequence[BenchResult]) -> None:
+    measured = [(result, part) for result in results for part in result.parts]
+    for number, (result, part) in enumerate(measured):
         if number:
             click.echo()
-        _print_part(part, f"{result.model}, {result.device or f'{result.threads} threads'}, {part.pattern}")
+        where = f"{result.device or f'{result.threads} threads'}, {part.pattern}"
+        _print_part(part, f"{result.model}{result.shape and f' {result.shape}'}, {where}")
 
 
 def _print_part(part: Part, title: str) -> None:

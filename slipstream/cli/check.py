@@ -49,8 +49,9 @@ def check(
 
     MODEL is a model file or zoo:NAME, which is rebuilt from the lock file, or the directory of a compiled model. Its
     results are compared with ONNX Runtime's (PyTorch models: with PyTorch's). Since times differ between machines, the
-    time is compared as a ratio to the same runtime, which runs here in turns with the model. The exit code is 0 if all
-    is well, 1 if a result is wrong or the model has become slower, 2 if it cannot be checked.
+    time is compared as a ratio to the same runtime, which runs here in turns with the model. Of a model for several
+    shapes each is checked and timed. The exit code is 0 if all is well, 1 if a result is wrong or the model has become
+    slower, 2 if it cannot be checked.
     """
     from slipstream.artifact.check_report import check_report_file, failed_report, write_report
     from slipstream.session.budget import parse_share
@@ -70,9 +71,10 @@ def check(
         write_report(report_file, result)
     for warning in result.warnings:
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
+    width = max(len(part.name) for part in result.parts) + 1
     for part in result.parts:
         word, colour = _WORDS[part.passed]
-        click.echo(f"{part.name:9} {click.style(word, fg=colour, bold=True)}: {part.text}")
+        click.echo(f"{part.name:{width}} {click.style(word, fg=colour, bold=True)}: {part.text}")
     if not result.passed:
         sys.exit(FAILED)
 

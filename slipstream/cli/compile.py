@@ -12,6 +12,7 @@ from slipstream.cli.options import (
     ModelArgument,
     model_options,
     named_arrays,
+    pad_option,
     parse_constants,
     parse_shapes,
     partition_option,
@@ -21,6 +22,7 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.artifact.compile import CompileResult
+    from slipstream.artifact.manifest import Verification
 
 _STAGES = ("import", "prepare", "schedule", "build", "link", "threads", "verify")
 
@@ -30,6 +32,7 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "threads", "verify"
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
 @model_options
 @threads_option
+@pad_option
 @partition_option
 @click.option(
     "--lock",
@@ -120,29 +123,36 @@ def _print_parts(result: CompileResult) -> None:
 
     rows = [
         (part.name, "compiled" if part.is_compiled else "ONNX Runtime", "; ".join(part.reasons), part.nodes)
-        for part in result.manifest.parts
+        for part in result.manifest.all_parts
+        if not part.is_compiled or part.nodes
     ]
     if rows:
         print_table(("part", "runs", "why it is not compiled", "nodes"), rows, numeric=1)
+
+
+def _worst(checked: Verification | None) -> float:
+    return max((output.max_relative for output in checked.outputs), default=0.0) if checked else 0.0
 
 
 def _print_result(result: CompileResult) -> None:
     manifest, checked = result.manifest, result.verification
     size = sum(path.stat().st_size for path in result.directory.iterdir())
     click.echo(f"{result.directory}: {manifest.model} for {manifest.cpu}, {size / 1e6:.1f} MB")
-    if left := [part for part in manifest.parts if not part.is_compiled]:
-        nodes, total = sum(part.nodes for part in left), sum(part.nodes for part in manifest.parts)
+    for own in manifest.single_shapes if manifest.variants else ():
+        click.echo(f"  {', '.join(map(str, own.inputs))}: verified, relative error {_worst(own.verification):.1e}")
+    first = manifest.single_shapes[0]
+    if left := [part for part in first.parts if not part.is_compiled]:
+        nodes, total = sum(part.nodes for part in left), sum(part.nodes for part in first.parts)
         click.echo(
             f"{nodes} of {total} nodes run in ONNX Runtime: {'; '.join(r for part in left for r in part.reasons)}"
         )
     for note in checked.notes if checked is not None else ():
         click.echo(note)
     if checked is not None:
-        worst = max((output.max_relative for output in checked.outputs), default=0.0)
         inputs = f"{checked.seeds} seeds" if checked.seeds > 1 else "the inputs given"
         click.echo(
             f"verified against {checked.reference}: {len(checked.outputs)} output(s), {inputs}, "
-            f"largest relative error {worst:.1e}"
+            f"largest relative error {_worst(checked):.1e}"
         )
     spent = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in result.seconds.items())
     click.echo(f"took {sum(result.seconds.values()):.1f} s ({spent})")

@@ -26,7 +26,10 @@ from slipstream.cli.options import ModelArgument, model_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
 def operators(model: str, families: bool, family_mode: str, as_json: bool, **source: Any) -> None:
-    """List the operators of MODEL: each distinct fused function once, with its share of the arithmetic."""
+    """List the operators of MODEL: each distinct fused function once, with its share of the arithmetic.
+
+    With several shapes: the operators of all of them, and how often each is called in one run of every shape.
+    """
     from slipstream.cli.guard import run_guarded
     from slipstream.cli.progress import stages
 

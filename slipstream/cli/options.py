@@ -32,7 +32,10 @@ shape_option = click.option(
     "shapes",
     multiple=True,
     metavar="NAME=1x3x224x224",
-    help="Fix the shape of a dynamic input (repeatable).",
+    help="Fix the shape of a dynamic input (repeatable); lists (1,4,16) and ranges (1..128) make one model for all.",
+)
+pad_option = click.option(
+    "--pad", is_flag=True, help="Fill inputs of other shapes up to the next larger --shape and cut the results back."
 )
 constant_option = click.option(
     "--constant", "constants", multiple=True, metavar="NAME=VALUE", help="Turn an input into a constant (repeatable)."
@@ -112,16 +115,12 @@ def rpc_options(command: F) -> F:
     return click.option("--rpc", metavar="HOST:PORT", help="Measure on devices of the RPC tracker there.")(command)
 
 
-def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int]]:
-    """`name=1x3x224x224` → {"name": [1, 3, 224, 224]}."""
-    shapes = {}
-    for text in texts:
-        name, equals, extents = text.rpartition("=")
-        parts = extents.lower().split("x") if extents else []
-        if not equals or not name or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            raise ShapeError(f"--shape {text!r} makes no sense: write it as NAME=1x3x224x224, every number above zero")
-        shapes[name] = [int(part) for part in parts]
-    return shapes
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int]] | list[dict[str, list[int]]]:
+    """`name=1x3x224x224` → {"name": [1, 3, 224, 224]}; a list of such where several shapes are given."""
+    from slipstream.frontends.shape_lists import read_shape_options, shape_sets
+
+    sets = shape_sets(read_shape_options(texts))
+    return sets if len(sets) > 1 else sets[0]
 
 
 def parse_constants(texts: tuple[str, ...]) -> dict[str, float]:

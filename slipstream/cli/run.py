@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from slipstream.cli.errors import one_line_errors
 from slipstream.cli.options import read_arrays, threads_option
 from slipstream.errors import InputError
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
+
+if TYPE_CHECKING:
+    from slipstream.artifact.loaded import CompiledModel
 
 
 @click.command()
@@ -35,32 +38,51 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 def run(
     directory: Path, inputs: tuple[str, ...], use_random: bool, seed: int, output: Path | None, threads: int | None
 ) -> None:
-    """Run the compiled model in DIRECTORY once and print its outputs."""
+    """Run the compiled model in DIRECTORY once and print its outputs; of a model for several shapes, --random runs
+    each.
+    """
     import time
 
     import numpy as np
 
     import_tvm_without_torch()
-    from slipstream.artifact.loaded import example_inputs, load
+    from slipstream.artifact.loaded import load
 
     model = load(directory, threads=threads)
     feeds = _read_inputs(inputs, [spec.name for spec in model.inputs])
-    if use_random:
-        feeds = {**example_inputs(directory, model.manifest, seed), **feeds}
-    elif not feeds and model.inputs:
+    if not use_random and not feeds and model.inputs:
         expected = ", ".join(map(str, model.inputs))
         raise InputError(f"no inputs: give --input FILE or --random; the model takes {expected}")
-    began = time.perf_counter()
-    results = model(feeds)
-    click.echo(f"ran {model.manifest.model} in {(time.perf_counter() - began) * 1e3:.1f} ms (first run)")
-    for name, value in results.items():
-        click.echo(f"{name}: {_summary(value)}")
+    runs = _random_feeds(model, feeds, seed) if use_random else {"": feeds}
+    if output is not None and len(runs) > 1:
+        raise InputError(f"--output saves one run and the model has {len(runs)} shapes: give --input of one of them")
+    for shape, feed in runs.items():
+        began = time.perf_counter()
+        results = model(feed)
+        name = f"{model.manifest.model}{shape and f' {shape}'}"
+        click.echo(f"ran {name} in {(time.perf_counter() - began) * 1e3:.1f} ms (first run)")
+        for name, value in results.items():
+            click.echo(f"{name}: {_summary(value)}")
     if output is not None:
         try:
             np.savez(output, **{name: np.asarray(value) for name, value in results.items()})  # type: ignore[arg-type]
         except OSError as error:
             raise InputError(f"cannot write {output}: {error.strerror}") from error
         click.echo(f"saved {output}")
+
+
+def _random_feeds(model: CompiledModel, given: dict[str, Any], seed: int) -> dict[str, dict[str, Any]]:
+    """By shape: `given` with random values for what is missing; of all shapes, those that `given` fits."""
+    from slipstream.artifact.loaded import example_inputs
+
+    shapes = model.manifest.single_shapes
+    fitting = {
+        label: {**example_inputs(model.directory, own, seed), **given}
+        for label, own in zip(model.manifest.shape_labels, shapes, strict=True)
+        if all(spec.name not in given or given[spec.name].shape == spec.shape for spec in own.inputs)
+    }
+    # What fits nowhere is refused by the model, or filled up.
+    return fitting or {"": {**example_inputs(model.directory, shapes[-1], seed), **given}}
 
 
 def _read_inputs(texts: tuple[str, ...], names: list[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from slipstream.cli.options import (
     ModelArgument,
     model_options,
     named_arrays,
+    pad_option,
     parse_constants,
     parse_shapes,
     partition_option,
@@ -100,6 +101,7 @@ class _TuneCommand(click.Command):
 @rpc_options
 @model_options
 @threads_option
+@pad_option
 @partition_option
 @_view_options
 @one_line_errors
@@ -160,27 +162,34 @@ def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) 
 def status_command(directory: Path, as_json: bool) -> None:
     """Show the progress of the session in DIRECTORY, whether it is running or not."""
     from slipstream.session.directory import SessionDirectory, open_store
+    from slipstream.session.shapes import shape_latencies
     from slipstream.session.status import snapshot_of, state_of
 
     folder = SessionDirectory.read(directory)
     with open_store(folder, read_only=True) as store:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
         state = state_of(store, record)
+    whole = {row["shape"]: row["end_to_end"] for row in record.result.get("shapes", ())}
+    shapes = shape_latencies(snapshot.calls, snapshot.operators, whole)
     if as_json:
         import json
         from dataclasses import asdict
 
         from slipstream.cli.tune_json import finite
 
-        click.echo(json.dumps(finite({"status": state, **asdict(snapshot)}), indent=1))
+        found = {"status": state, **asdict(snapshot), "shapes": [asdict(shape) for shape in shapes]}
+        click.echo(json.dumps(finite(found), indent=1))
         return
     from rich.console import Console
 
     from slipstream.cli.tune_frame import frame
+    from slipstream.cli.tune_result import shape_table
 
     console = Console(highlight=False)
     for line in frame(snapshot, console.width, max(console.height - 2, 24), final=True):
         console.print(line, no_wrap=True)
+    for part in shape_table(shapes):
+        console.print(part)
     click.echo(f"{state}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
     if state in ("interrupted", "killed"):
         click.echo(f"go on with: slipstream resume {directory}")
@@ -218,7 +227,7 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
 
     from slipstream.cli.tune_result import render_result
 
-    Console(highlight=False).print(render_result(result.snapshot, result.end_to_end))
+    Console(highlight=False).print(render_result(result.snapshot, result.end_to_end, result.shapes))
     click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
     click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")

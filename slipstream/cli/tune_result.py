@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from slipstream.session.events import OperatorProgress, Snapshot, trials_and_slots
 from slipstream.session.quantities import duration, factor, latency, one_line, speedup
+from slipstream.session.shapes import ShapeLatency
 
 _MOST = 5
 
 
-def render_result(snapshot: Snapshot, end_to_end: float | None) -> RenderableType:
+def render_result(snapshot: Snapshot, end_to_end: float | None, shapes: Sequence[ShapeLatency] = ()) -> RenderableType:
     """The latencies, and the operators that gained most.
 
-    Sums of operators are compared with sums; `end_to_end` is the compiled model's seconds for a run.
+    Sums of operators are compared with sums; `end_to_end` is the compiled model's seconds for a run, of all `shapes`.
     """
     head = Text(one_line(snapshot.model), style="bold")
     head.append(f"  {duration(snapshot.elapsed)}, {trials_and_slots(snapshot)}", style="not bold dim")
     fallback = [Text(), Text(one_line(snapshot.fallback), style="yellow")] if snapshot.fallback else []
-    return Group(head, Text(), _latencies(snapshot, end_to_end), *fallback, Text(), *_gains(snapshot))
+    return Group(
+        head, Text(), _latencies(snapshot, end_to_end), *fallback, Text(), *shape_table(shapes), *_gains(snapshot)
+    )
 
 
 def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
@@ -32,8 +37,24 @@ def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
     gained = Text(_as_fast(snapshot.start_latency, snapshot.latency), style="bold green")
     table.add_row("operators, best", Text(latency(snapshot.latency, 4), style="bold"), gained)
     if end_to_end is not None:
-        table.add_row("whole model", Text(latency(end_to_end, 4), style="bold"))
+        table.add_row("all shapes" if snapshot.calls else "whole model", Text(latency(end_to_end, 4), style="bold"))
     return table
+
+
+def shape_table(shapes: Sequence[ShapeLatency]) -> list[RenderableType]:
+    """A row for each shape, with an empty line below; nothing for a model of one."""
+    if not shapes:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("shape", ratio=1, no_wrap=True, overflow="ellipsis")
+    for title in ("operators, start", "best", "gain", "whole model"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in shapes:
+        whole = "" if row.end_to_end is None else latency(row.end_to_end, 4)
+        table.add_row(
+            Text(one_line(row.shape)), latency(row.start), latency(row.latency), factor(row.start, row.latency), whole
+        )
+    return [table, Text()]
 
 
 def _as_fast(before: float, after: float) -> str:

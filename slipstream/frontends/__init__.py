@@ -9,6 +9,8 @@ from typing import Any
 from slipstream.errors import ModelError
 from slipstream.frontends.inputs import Array, TensorSpec, random_inputs
 from slipstream.frontends.model import Model, Reference
+from slipstream.frontends.shape_lists import Shapes, shape_sets
+from slipstream.frontends.shape_variants import combine, fit_arrays
 
 __all__ = ["Model", "Reference", "TensorSpec", "load_model", "random_inputs"]
 
@@ -19,7 +21,7 @@ def load_model(
     model: Any,
     *,
     example_inputs: Sequence[Any] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     constants: Mapping[str, float] | None = None,
     partition: bool = True,
     input_data: Mapping[str, Array] | None = None,
@@ -28,16 +30,29 @@ def load_model(
 
     `model` is a path to an ONNX file or a saved `.pt2`, a zoo name (`zoo:resnet18`), an `onnx.ModelProto`, a
     `torch.export.ExportedProgram`, or a `torch.nn.Module` together with `example_inputs`. `shapes` fixes
-    dynamic inputs, `constants` turns inputs such as a sample rate into constants; both are for ONNX. What of an ONNX
-    model cannot be compiled is left to ONNX Runtime, as a part of its own; without `partition` such a model is an
-    error. `input_data` are inputs to run the model on; without them they are random.
+    dynamic inputs; where it has several shapes (`slipstream.frontends.shape_lists`), so has the result. `constants`
+    turns inputs of an ONNX model, such as a sample rate, into constants. What of an ONNX model cannot be compiled is
+    left to ONNX Runtime, as a part of its own; without `partition` such a model is an error. `input_data` are inputs to
+    run the model on; without them they are random; they are repeated or cut to each of several shapes.
     """
-    for_onnx: dict[str, Any] = {
-        "shapes": shapes,
-        "constants": constants,
-        "partition": partition,
-        "input_data": input_data,
-    }
+    sets = shape_sets(shapes)
+    data: list[Mapping[str, Array] | None] = [input_data] * len(sets)
+    if len(sets) > 1 and input_data:
+        named = [tuple(TensorSpec(name, tuple(shape), "") for name, shape in one.items()) for one in sets]
+        data = [fit_arrays(input_data, specs) for specs in named]
+    return combine(
+        [
+            _load(
+                model, example_inputs, {"shapes": one, "constants": constants, "partition": partition, "input_data": d}
+            )
+            for one, d in zip(sets, data, strict=True)
+        ]
+    )
+
+
+def _load(model: Any, example_inputs: Sequence[Any] | None, for_onnx: dict[str, Any]) -> Model:
+    """The model at one shape."""
+    shapes = for_onnx["shapes"]
     if isinstance(model, str) and model.startswith(_ZOO):
         return _load_zoo(model, for_onnx)
     if isinstance(model, str | Path):
@@ -50,9 +65,9 @@ def load_model(
         return load_onnx(model, name=name, source="memory", **for_onnx)
     from slipstream.frontends import torch_export
 
-    if shapes or constants:
-        raise ModelError("shapes and constants are for ONNX models: a PyTorch model takes them from its inputs")
-    return torch_export.load_torch(model, example_inputs)
+    if for_onnx["constants"]:
+        raise ModelError("constants are for ONNX models: a PyTorch model has them in its code")
+    return torch_export.load_torch(model, example_inputs, shapes)
 
 
 def _load_zoo(spec: str, for_onnx: dict[str, Any]) -> Model:
@@ -73,7 +88,7 @@ def _load_file(path: Path, for_onnx: dict[str, Any]) -> Model:
     if path.suffix == ".pt2":
         from slipstream.frontends import torch_export
 
-        return torch_export.load_pt2(path)
+        return torch_export.load_pt2(path, for_onnx["shapes"])
     from slipstream.frontends.onnx_import import load_onnx
 
     return load_onnx(path, name=path.stem, source=source, **for_onnx)

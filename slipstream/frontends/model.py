@@ -49,7 +49,8 @@ class OnnxPart:
 class Model:
     """An imported model: a Relax module whose `main` takes `inputs` and holds its weights as constants.
 
-    A model that cannot be compiled as a whole has no `module` but `parts`, in the order in which they run.
+    A model that cannot be compiled as a whole has no `module` but `parts`, in the order in which they run. One for
+    several shapes has neither but `variants`, a model for each, and -1 for dimensions in which they differ.
     """
 
     name: str
@@ -62,10 +63,18 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)
     parts: tuple[CompiledPart | OnnxPart, ...] = ()
     quantised: bool = False  # something in it is rounded to 8 bits
+    variants: tuple[Model, ...] = ()
+
+    @property
+    def shape_variants(self) -> tuple[Model, ...]:
+        """The model at each of its shapes; itself if it has one."""
+        return self.variants or (self,)
 
     @property
     def compiled_parts(self) -> tuple[CompiledPart, ...]:
-        """What has to be compiled: the whole model, or some of its parts."""
+        """What has to be compiled: the whole model, or some of its parts; of all variants, one after the other."""
+        if self.variants:
+            return tuple(part for variant in self.variants for part in variant.compiled_parts)
         if not self.parts:
             return (CompiledPart(self.name, self.module, self.inputs, self.outputs),)
         return tuple(part for part in self.parts if isinstance(part, CompiledPart))
@@ -73,6 +82,8 @@ class Model:
     @property
     def onnx_parts(self) -> tuple[OnnxPart, ...]:
         """What ONNX Runtime runs."""
+        if self.variants:
+            return tuple(part for variant in self.variants for part in variant.onnx_parts)
         return tuple(part for part in self.parts if isinstance(part, OnnxPart))
 
 

@@ -149,13 +149,17 @@ def _bind_constants(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> Non
 
 
 def _fix_shapes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> list[onnx.ValueInfoProto]:
-    """Give every real input a static shape: the one asked for, its own, or its own with a batch of one."""
+    """Give every real input a static shape: the one asked for, its own, or its own with a batch of one.
+
+    A dimension of the same name in an input that was not asked for is as long as in one that was.
+    """
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     unknown = [name for name in shapes if name not in {value.name for value in inputs}]
     if unknown:
         names = ", ".join(value.name for value in inputs)
         raise ShapeError(f"--shape names an input {unknown[0]!r} the model does not have: it has {names}")
+    _follow_names(inputs, shapes)
     problems = [problem for value in inputs if (problem := _fix_shape(value, shapes.get(value.name)))]
     if problems:
         raise ShapeError("; ".join(problems))
@@ -165,6 +169,17 @@ def _fix_shapes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     return inputs
+
+
+def _follow_names(inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> None:
+    lengths: dict[str, int] = {}
+    for value in (value for value in inputs if value.name in shapes):
+        for dim, extent in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=False):
+            if dim.dim_param:
+                lengths.setdefault(dim.dim_param, extent)
+    for dim in (dim for value in inputs if value.name not in shapes for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param in lengths:
+            dim.dim_value = lengths[dim.dim_param]
 
 
 def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str | None:

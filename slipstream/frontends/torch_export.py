@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slipstream.errors import MissingDependencyError, ModelError, UnsupportedModelError
+from slipstream.errors import MissingDependencyError, ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_graph import output_spec
@@ -46,11 +47,13 @@ def import_torch() -> Any:
     return torch
 
 
-def load_torch(model: Any, example_inputs: Sequence[Any] | None) -> Model:
-    """A `torch.nn.Module` with example inputs, or an `ExportedProgram`."""
+def load_torch(
+    model: Any, example_inputs: Sequence[Any] | None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Model:
+    """A `torch.nn.Module` with example inputs, or an `ExportedProgram`, with inputs of these `shapes`."""
     torch = import_torch()
     if isinstance(model, torch.export.ExportedProgram):
-        return _import(model, name="model", source="memory")
+        return _import(static_program(model, shapes), name="model", source="memory", shapes=shapes)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(
             f"a {type(model).__name__} is no model: give a path, a zoo name, an onnx.ModelProto, a torch.nn.Module "
@@ -58,6 +61,9 @@ def load_torch(model: Any, example_inputs: Sequence[Any] | None) -> Model:
         )
     if example_inputs is None:
         raise ModelError("a torch.nn.Module needs example inputs: pass example_inputs=(tensor, ...)")
+    if shapes:
+        names = list(inspect.signature(model.forward).parameters)
+        example_inputs = _with_shapes(dict(zip(names, example_inputs, strict=False)), shapes)
     was_training = model.training
     try:
         program = torch.export.export(model.eval(), tuple(example_inputs))
@@ -65,20 +71,55 @@ def load_torch(model: Any, example_inputs: Sequence[Any] | None) -> Model:
         raise UnsupportedModelError(f"torch.export cannot capture the module: {_first_line(error)}") from error
     finally:
         model.train(was_training)
-    return _import(program, name=type(model).__name__, source="memory")
+    return _import(program, name=type(model).__name__, source="memory", shapes=shapes)
 
 
-def load_pt2(path: Path) -> Model:
-    """What `torch.export.save` wrote."""
+def load_pt2(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """What `torch.export.save` wrote, with inputs of these `shapes`."""
     torch = import_torch()
     try:
         program = torch.export.load(str(path))
     except Exception as error:
         raise ModelError(f"{path} is not a saved torch.export program: {_first_line(error)}") from error
-    return _import(program, name=path.stem, source=str(path.absolute()))
+    return _import(static_program(program, shapes), name=path.stem, source=str(path.absolute()), shapes=shapes)
 
 
-def _import(program: Any, *, name: str, source: str) -> Model:
+def static_program(program: Any, shapes: Mapping[str, Sequence[int]] | None) -> Any:
+    """An exported program whose dynamic inputs have these `shapes`; itself if nothing is to be changed."""
+    if not shapes:
+        return program
+    torch = import_torch()
+    wanted = set(program.graph_signature.user_inputs)
+    values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in wanted}
+    inputs = _with_shapes(values, shapes)
+    for name, value in zip(values, inputs, strict=True):
+        _check_static(name, value)
+    static = (torch.zeros(tuple(value.shape), dtype=value.dtype, device=value.device) for value in inputs)
+    try:
+        return torch.export.export(program.module(), tuple(static))
+    except Exception as error:
+        given = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        raise ShapeError(f"the exported program does not take {given}: {_first_line(error)}") from error
+
+
+def _with_shapes(values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> list[Any]:
+    """These tensors or, for those that `shapes` names, zeros of that shape."""
+    torch = import_torch()
+    for name, shape in shapes.items():
+        if name not in values:
+            raise ShapeError(f"--shape names an input {name!r} the model does not have: it has {', '.join(values)}")
+        if len(shape) != values[name].ndim:
+            given = "x".join(map(str, shape))
+            raise ShapeError(
+                f"--shape {name}={given} has {len(shape)} axes, but input {name!r} has {values[name].ndim}"
+            )
+    return [
+        torch.zeros(tuple(shapes[name]), dtype=value.dtype, device=value.device) if name in shapes else value
+        for name, value in values.items()
+    ]
+
+
+def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
     from tvm.relax.frontend.torch import from_exported_program
 
     inputs = _inputs(program)
@@ -102,6 +143,7 @@ def _import(program: Any, *, name: str, source: str) -> Model:
         outputs=tuple(output_spec(n, field) for n, field in zip(names, returned.fields, strict=True)),
         fingerprint=fingerprint(program),
         reference=TorchReference(program, inputs),
+        options={"shapes": dict(shapes)} if shapes else {},
     )
 
 
@@ -112,15 +154,19 @@ def _inputs(program: Any) -> tuple[TensorSpec, ...]:
         if node.op != "placeholder" or node.name not in wanted:
             continue
         value = node.meta["val"]
-        shape = tuple(value.shape)
-        dynamic = [axis for axis, extent in enumerate(shape) if not isinstance(extent, int)]
-        if dynamic:
-            raise UnsupportedModelError(
-                f"input {node.name!r} is dynamic in axis {dynamic[0]}: export with static shapes"
-            )
+        _check_static(node.name, value)
         dtype = str(value.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(node.name, shape, dtype, _index_limit(node)))
+        specs.append(TensorSpec(node.name, tuple(value.shape), dtype, _index_limit(node)))
     return tuple(specs)
+
+
+def _check_static(name: str, value: Any) -> None:
+    extents = [str(extent) if isinstance(extent, int) else "?" for extent in value.shape]
+    if "?" in extents:
+        raise UnsupportedModelError(
+            f"input {name!r} is dynamic in axis {extents.index('?')}: say --shape {name}={'x'.join(extents)} with "
+            "numbers for '?', or export with static shapes"
+        )
 
 
 def _index_limit(node: Any) -> int | None:

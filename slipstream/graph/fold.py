@@ -7,9 +7,11 @@ It works on legalised modules, where every computation is a call of a TIR functi
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -64,17 +66,32 @@ def _is_foldable(binding: Any, known: set[Any]) -> bool:
     return isinstance(value, relax.Var) and value in known
 
 
-def _build(mod: tvm.IRModule, foldable: list[Any], target: Target) -> Any:
-    functions = {}
-    for binding in foldable:
-        if is_call_tir(binding.value):
-            gv = binding.value.args[0]
-            scheduled = schedule_default(mod[gv], target)
-            functions[gv.name_hint] = scheduled.with_attr("global_symbol", gv.name_hint)
-    return tvm.compile(tvm.IRModule(functions), target=target.tvm).jit() if functions else None
+# Functions that were built: the variants of a model for several shapes fold the same weights in the same way.
+_BUILT: OrderedDict[tuple[Any, str], Any] = OrderedDict()
+_MOST_BUILT = 1000
 
 
-def _evaluate(value: Any, type_: Any, values: dict[Any, Any], library: Any) -> Any:
+def _build(mod: tvm.IRModule, foldable: list[Any], target: Target) -> dict[str, Any]:
+    """The functions that are called on constants, by name."""
+    names = [binding.value.args[0] for binding in foldable if is_call_tir(binding.value)]
+    keys = {
+        gv.name_hint: (tvm_ffi.StructuralKey(mod[gv].without_attr("global_symbol")), str(target.tvm)) for gv in names
+    }
+    missing = {keys[gv.name_hint]: gv for gv in names if keys[gv.name_hint] not in _BUILT}
+    functions = {
+        gv.name_hint: schedule_default(mod[gv], target).with_attr("global_symbol", gv.name_hint)
+        for gv in missing.values()
+    }
+    if functions:
+        library = tvm.compile(tvm.IRModule(functions), target=target.tvm).jit()
+        _BUILT.update((key, library[gv.name_hint]) for key, gv in missing.items())
+    found = {name: _BUILT[key] for name, key in keys.items()}
+    while len(_BUILT) > _MOST_BUILT:
+        _BUILT.popitem(last=False)
+    return found
+
+
+def _evaluate(value: Any, type_: Any, values: dict[Any, Any], library: dict[str, Any]) -> Any:
     """The tensor (or list of tensors) that `value` stands for."""
 
     def tensor_of(expr: Any) -> Any:

@@ -67,6 +67,16 @@ def extract_operators(*mods: tvm.IRModule) -> list[Operator]:
     return sorted(operators, key=lambda op: (-op.weight * op.flops, -op.weight * op.bytes, op.key))
 
 
+def count_calls(*mods: tvm.IRModule) -> dict[str, int]:
+    """How often `main` of prepared modules calls each operator, by its key."""
+    counts: dict[str, int] = {}
+    for mod in mods:
+        for variable, calls in _count_calls(mod).items():
+            key = operator_key(mod[variable])
+            counts[key] = counts.get(key, 0) + calls
+    return counts
+
+
 def make_operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: int) -> Operator:
     """The operator that `func` computes, called `weight` times under the names of `variables`."""
     name, kinds = describe(func)

@@ -30,8 +30,10 @@ def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     words += ["--rpc", str(rpc), "--rpc-key", str(key)] if rpc else []
     words += ["--measurer", measurer] if measurer not in names("measurer") else []
     load = options.get("load") or {}
-    for name, shape in (load.get("shapes") or {}).items():
+    shapes = load.get("shapes") or {}
+    for name, shape in (pair for one in (shapes if isinstance(shapes, list) else [shapes]) for pair in one.items()):
         words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
+    words += ["--pad"] if options.get("pad") else []
     for name, value in (load.get("constants") or {}).items():
         words += ["--constant", f"{name}={value}"]
     return shlex.join(words)
@@ -82,6 +84,7 @@ def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[s
     words += [f"rpc={rpc!r}", f"rpc_key={key!r}"] if rpc else []
     load = options.get("load") or {}
     words += [f"{name}={value!r}" for name, value in load.items() if value]
+    words += ["pad=True"] if options.get("pad") else []
     words += [f"seed={changed.pop('seed')!r}"] if "seed" in changed else []
     stored = {name: changed.pop(name) for name in _BY_NAME if is_object(str(changed.get(name, "")))}
     stored |= {"measurer": options["measurer"]} if options.get("measurer", "local") not in names("measurer") else {}

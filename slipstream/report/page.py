@@ -20,6 +20,7 @@ _SCRIPTS = (
     "units.js",
     "palette.js",
     "charts.js",
+    "shapes.js",
     "headline.js",
     "latency.js",
     "timeline.js",

@@ -27,7 +27,8 @@ from slipstream.session.budget import budget_of
 from slipstream.session.directory import SessionDirectory, open_store
 from slipstream.session.events import Remaining
 from slipstream.session.history import OperatorHistory, Trial
-from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, WINNERS
+from slipstream.session.shapes import shape_latencies
+from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, SHAPES, WINNERS
 from slipstream.session.stored_history import StoredHistory
 from slipstream.store import Store
 from slipstream.version import VERSION
@@ -150,6 +151,7 @@ def _structure(
             "default_trials": history.default_trials,
             "slots": history.given_slots,
         },
+        "shapes": _shapes(directory, stored),
         "curve": [[_time(t), _short(s), n] for t, s, n in spread_steps(course.curve, MOST_CURVE)],
         "defaults_end": _time(course.defaults_end),
         "slots": [
@@ -320,6 +322,24 @@ def _bench(directory: SessionDirectory) -> dict[str, Any] | None:
     if found is None:
         return None
     return {name: found.get(name) for name in ("measured_at", "threads", "timings", "ratios")}
+
+
+def _shapes(directory: SessionDirectory, stored: StoredHistory) -> list[dict[str, Any]]:
+    """Each shape of a model for several: its operators' sums, the compiled model's time, and how it compares."""
+    assert stored.record is not None
+    rows = [operator.row for operator in stored.history.operators.values()]
+    whole = {row["shape"]: row["end_to_end"] for row in stored.record.result.get("shapes", ())}
+    bench = {row["shape"]: row["ratios"] for row in (read_benchmark(directory.path) or {}).get("shapes", ())}
+    return [
+        {
+            "shape": row.shape,
+            "start": _finite(row.start),
+            "latency": _finite(row.latency),
+            "end_to_end": _finite(row.end_to_end),
+            "ratios": bench.get(row.shape, []),
+        }
+        for row in shape_latencies(stored.saved.get(SHAPES, {}), rows, whole)
+    ]
 
 
 def _finite(value: Any) -> float | None:

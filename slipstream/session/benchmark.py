@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,15 @@ FILE_NAME = "bench.json"
 _BACK_TO_BACK = RequestPattern()
 
 
-def keep_benchmark(directory: Path, result: BenchResult) -> None:
-    """Write down how the model ran back to back, if that was measured and `directory` is a session that may be written
-    to. Other patterns of requests are not what a tuning session's latencies compare with."""
-    plain = next((part for part in result.parts if part.pattern == _BACK_TO_BACK), None)
-    if plain is None or not (directory / SESSION).is_file() or not os.access(directory, os.W_OK):
+def keep_benchmark(directory: Path, results: Sequence[BenchResult]) -> None:
+    """Write down how each shape of the model ran back to back, if that was measured and `directory` is a session that
+    may be written to. Other patterns of requests are not what a tuning session's latencies compare with."""
+    plain = [(result, part) for result in results for part in result.parts if part.pattern == _BACK_TO_BACK]
+    if not plain or not (directory / SESSION).is_file() or not os.access(directory, os.W_OK):
         return
-    kept = {"threads": result.threads, "timings": plain.timings, "ratios": plain.ratios}
+    of_shapes = [{"shape": result.shape, "timings": part.timings, "ratios": part.ratios} for result, part in plain]
+    own = of_shapes[0] if len(plain) == 1 else {"timings": [], "ratios": [], "shapes": of_shapes}
+    kept = {"threads": results[0].threads, **own}
     found = {"model": _manifest_digest(directory), "measured_at": time.time(), **kept}
     text = json.dumps(found, indent=1, default=asdict)
     unfinished = directory / f".{FILE_NAME}-{os.getpid()}"

@@ -71,7 +71,7 @@ def _time(seconds: float) -> str:
 
 @dataclass
 class Snapshot:
-    """The state of a session. Latencies are sums over operators of weight x seconds per call."""
+    """The state of a session. Latencies are sums over operators of weight x seconds per call, over all shapes."""
 
     session: str
     model: str
@@ -92,6 +92,7 @@ class Snapshot:
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
     left: Left | None = None  # None while there is no estimate
     fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
+    calls: dict[str, dict[str, int]] = field(default_factory=dict)  # of operators by shape; of one shape: nothing
 
 
 PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.session.events import Snapshot
+from slipstream.session.shapes import ShapeLatency
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class TuningResult:
     """The compiled model is in `directory`/model: `slipstream.load(result.directory)` loads it.
 
     `start_latency` and `latency` are sums over operators; `end_to_end` is what the compiled model really takes.
-    `reason` says why tuning ended.
+    `reason` says why tuning ended. Of a model for several shapes all these are sums over the shapes, and `shapes` has
+    them one by one.
     """
 
     directory: Path
@@ -43,6 +45,7 @@ class TuningResult:
     curve: tuple[tuple[float, float], ...] = field(repr=False)
     split: dict[str, float] = field(repr=False)
     snapshot: Snapshot = field(repr=False)
+    shapes: tuple[ShapeLatency, ...] = ()
 
     def __str__(self) -> str:
         operators = "not all operators were timed" if self.operators else "no operator could be timed"
@@ -83,5 +86,6 @@ class TuningResult:
             "split": self.split,
             "fallback": self.fallback,
             "left": self.snapshot.left and asdict(self.snapshot.left),
+            "shapes": [asdict(shape) for shape in self.shapes],
             "operators": [asdict(operator) for operator in self.operators],
         }

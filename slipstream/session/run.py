@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
 from slipstream.session.result import TunedOperator, TuningResult
 from slipstream.session.settings import Settings
-from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, WINNERS
+from slipstream.session.shapes import calls_by_shape, modules_by_variant, shape_latencies
+from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WINNERS
 from slipstream.store import Store
 
 _END_TO_END_SECONDS, _END_TO_END_CALLS = 1.5, 500
@@ -50,6 +51,7 @@ class SessionRun:
     rpc: str | None = None
     rpc_key: str | None = None
     input_data: dict[str, Array] | None = None
+    pad: bool = False
     lock: Path | None = None
 
     def run(self) -> TuningResult:
@@ -67,6 +69,9 @@ class SessionRun:
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
+        snapshot.calls = calls_by_shape(self.model, self.prepared)
+        if snapshot.calls:
+            self._save(SHAPES, snapshot.calls)
         self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
         families = Families(operators, settings.families, stored_relatives(operators, self.store, record.hardware))
@@ -148,7 +153,8 @@ class SessionRun:
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
         settling = _SETTLE_SHARE * self.budget.seconds
-        return float(min(_LARGEST_RESERVE * self.budget.seconds, _FIXED_RESERVE + builds + settling))
+        fixed = _FIXED_RESERVE * len(self.model.shape_variants)
+        return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile the winners, verify, and time the whole model."""
@@ -162,13 +168,14 @@ class SessionRun:
         if note:
             self._tell("message", snapshot, text=note)
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None
+        by_shape = dict(zip(snapshot.calls, end_to_end, strict=False))
         result = TuningResult(
             directory=self.directory.path,
             model=self.model.name,
             reason=reason,
             start_latency=snapshot.start_latency,
             latency=snapshot.latency,
-            end_to_end=end_to_end,
+            end_to_end=sum(end_to_end),
             elapsed=session.elapsed,
             trials=session.history.trials,
             failures=dict(session.history.failures),
@@ -176,6 +183,7 @@ class SessionRun:
             curve=tuple(snapshot.curve),
             split=dict(snapshot.split),
             snapshot=snapshot,
+            shapes=shape_latencies(snapshot.calls, snapshot.operators, by_shape),
         )
         status = "interrupted" if reason == "interrupted" else "finished"
         self.store.update_session(
@@ -185,7 +193,8 @@ class SessionRun:
         self._tell("finished", snapshot, **result.to_json())
         return result
 
-    def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[float, str]:
+    def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[list[float], str]:
+        """Seconds of a run of each shape of the compiled model, and why it has default programs if it has."""
         from slipstream.artifact.compile import write_artifact
         from slipstream.artifact.lock import programs_digest
         from slipstream.graph.prepare import prepare_parts
@@ -199,8 +208,11 @@ class SessionRun:
 
         note, started = "", time.monotonic()
 
-        def prepared(exact_functions: bool) -> Any:
-            return prepare_parts(self.model, self.target, exact_functions=True)[0] if exact_functions else self.prepared
+        modules = modules_by_variant(self.model, self.prepared)
+
+        def prepared(variant: Model, exact_functions: bool) -> Any:
+            exact = exact_functions and prepare_parts(variant, self.target, exact_functions=True)[0]
+            return exact or modules[variant.inputs]
 
         def write(program: Any, tuned: dict[str, Any]) -> None:
             manifest = write_artifact(
@@ -212,6 +224,7 @@ class SessionRun:
                 threads=self.target.threads,
                 input_data=self.input_data,
                 tuned=tuned,
+                pad=self.pad,
                 choose_threads=self.rpc is None,
                 stage=stage,
             )
@@ -282,13 +295,17 @@ def _measure_peak(target: Target) -> float:
     return measure_peak_flops(target, seconds=0.2)
 
 
-def _time_model(directory: Path, threads: int) -> float:
-    """Seconds of one run of the compiled model: the median over a second or two, or over 500 calls."""
+def _time_model(directory: Path, threads: int) -> list[float]:
+    """Seconds of one run of each shape of the compiled model: the median over a second or two, or over 500 calls."""
     from slipstream.artifact.loaded import example_inputs, load
-    from slipstream.statistics import median
 
     model = load(directory, threads=threads)
-    run = model.on_device(example_inputs(directory, model.manifest))
+    return [_time_run(model.on_device(example_inputs(directory, own))) for own in model.manifest.single_shapes]
+
+
+def _time_run(run: Callable[[], Any]) -> float:
+    from slipstream.statistics import median
+
     samples: list[float] = []
     deadline = time.monotonic() + _END_TO_END_SECONDS
     while len(samples) < 5 or (time.monotonic() < deadline and len(samples) < _END_TO_END_CALLS):

@@ -6,6 +6,7 @@ from typing import Any
 
 from slipstream.session.budget import budget_of
 from slipstream.session.events import Snapshot
+from slipstream.session.state_names import SHAPES
 from slipstream.session.stored_history import StoredHistory, state_of
 from slipstream.store import Store
 
@@ -40,6 +41,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         split=record.result.get("split", {}),
         left=found.left,
         fallback=record.result.get("fallback", ""),
+        calls=found.saved.get(SHAPES, {}),
     )
 
 

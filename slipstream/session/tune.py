@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
+from slipstream.artifact.compile import verification_feeds
 from slipstream.artifact.lock import lock_file
-from slipstream.artifact.verify import verification_inputs
+from slipstream.artifact.padding_check import check_padding
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array
 from slipstream.frontends.model import describe_parts
+from slipstream.frontends.shape_lists import Shapes, shape_sets
+from slipstream.frontends.shape_variants import variant_labels
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.plugins import Plugins
@@ -62,7 +65,8 @@ def tune(
     rpc_key: str | None = None,
     store: str | Path | None = None,
     example_inputs: Sequence[Any] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
+    pad: bool = False,
     constants: Mapping[str, float] | None = None,
     partition: bool = True,
     input_data: dict[str, Array] | None = None,
@@ -79,9 +83,10 @@ def tune(
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
     ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random. `callbacks` get every event and a snapshot of the session. `lock` names a file for what was
-    chosen, from which `slipstream.compile` rebuilds the same. Progress is shown in a notebook unless `progress` is
-    False, and elsewhere, on standard error, if it is True.
+    does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make one artifact;
+    with `pad`, it fills inputs of other shapes up to the next larger one. `callbacks` get every event and a snapshot of
+    the session. `lock` names a file for what was chosen, from which `slipstream.compile` rebuilds the same. Progress is
+    shown in a notebook unless `progress` is False, and elsewhere, on standard error, if it is True.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -109,8 +114,9 @@ def tune(
         chosen = choose(gpu=True)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
+    sets = shape_sets(shapes)
     load: dict[str, Any] = {
-        "shapes": shapes and {k: list(v) for k, v in shapes.items()},
+        "shapes": (sets if len(sets) > 1 else sets[0]) or None,
         "constants": constants,
         "partition": partition,
     }
@@ -129,8 +135,12 @@ def tune(
         "rpc": [rpc, rpc_key],
         "source": loaded.source,
         "load": load,
+        "pad": pad,
     }
-    verification_inputs(loaded, input_data)  # wrong ones are better said now than when the session is over
+    # What is wrong with them is better said now than when the session is over.
+    verification_feeds(loaded, input_data)
+    if pad:
+        check_padding(loaded)
     prepared, messages = _prepare(loaded, resolved)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with (
@@ -154,6 +164,7 @@ def tune(
             rpc,
             rpc_key,
             input_data,
+            pad,
             file,
         )
         return run.run()
@@ -223,6 +234,7 @@ def resume(
             rpc,
             rpc_key,
             input_data,
+            options.get("pad", False),
             file,
         )
         return run.run()
@@ -278,7 +290,11 @@ def _prepare(model: Model, target: Target) -> tuple[tuple[Any, ...], list[str]]:
     check_partition(model, target)
     with tvm_errors(model.name), quiet_native_code():
         prepared, reports = prepare_parts(model, target)
-    cut = [f"{name}, {nodes} nodes: {by}{why and f' ({why})'}" for name, by, nodes, why in describe_parts(model.parts)]
+    cut = [
+        f"{label and f'{label}: '}{name}, {nodes} nodes: {by}{why and f' ({why})'}"
+        for variant, label in zip(model.shape_variants, variant_labels(model), strict=True)
+        for name, by, nodes, why in describe_parts(variant.parts)
+    ]
     return prepared, cut + [report.warning for report in reports if report.warning]
 
 

@@ -38,7 +38,7 @@ loaded, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
 pool = None
 for count in 1, 2:
     manifest = compiling.write_artifact(
-        loaded, lambda exact: prepare_parts(loaded, target)[0], target, out, choose_threads=True
+        loaded, lambda *_: prepare_parts(loaded, target)[0], target, out, choose_threads=True
     )
     assert [path.name for path in out.glob("model-*")] == [manifest.library]
     pool = pool or ctypes.CDLL("libslipstream_pool.so.1")

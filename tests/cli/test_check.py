@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +14,7 @@ import pytest
 from slipstream.artifact.check import CheckPart, CheckResult
 from slipstream.artifact.check_report import write_report
 from slipstream.artifact.lock import Lock, LockedLatency, locked_operators
-from slipstream.artifact.manifest import Manifest
+from slipstream.artifact.manifest import BuildChoices, Manifest
 from slipstream.machine.target import resolve_target
 from tests.cli.forked_commands import ForkedCommands
 
@@ -25,7 +26,7 @@ def lock(tiny_artifact: Path, tmp_path: Path) -> Lock:
 
     manifest = Manifest.read(tiny_artifact)
     rows = [(o.key, o.name, o.weight, None) for o in operators().values()]
-    made = Lock.of(manifest, resolve_target(), locked_operators(rows, {}), LockedLatency(1e-4))
+    made = Lock.of(manifest, resolve_target(), locked_operators(rows, {}), {"": LockedLatency(1e-4)})
     made.write(tmp_path / "slipstream.lock")
     return made
 
@@ -68,8 +69,10 @@ def test_a_check_that_cannot_be_done_is_in_the_report(forked_command: ForkedComm
     assert (suite.get("failures"), suite.get("skipped")) == ("1", "2")
 
 
-@pytest.mark.usefixtures("lock")
-def test_other_programs_are_exit_code_1(forked_command: ForkedCommands, tiny_artifact: Path, tmp_path: Path) -> None:
+def test_other_programs_are_exit_code_1(
+    forked_command: ForkedCommands, tiny_artifact: Path, lock: Lock, tmp_path: Path
+) -> None:
+    replace(lock, choices={"": BuildChoices(exact_functions=True)}).write(tmp_path / "slipstream.lock")
     done = forked_command("check", str(tiny_artifact), "--report", "r.json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "programs  failed: " in done.stdout

@@ -12,6 +12,7 @@ function headline(data) {
       el("span", { class: `badge ${session.state}` }, session.state)),
     el("p", { class: "say" }, storyOf(data)),
     el("div", { class: "figures" }, figuresOf(data)),
+    shapeTable(data),
     session.state === "running" && session.remaining.used !== null
       ? el("div", { class: "budget", role: "progressbar", "aria-label": "budget used", "aria-valuenow": Math.round(100 * session.remaining.used) },
         el("i", { style: { width: percent(session.remaining.used) } }))
@@ -37,9 +38,9 @@ function figuresOf(data) {
   const figures = [
     figure("Operators, untuned", latency(head.start), "sum of their default programs"),
     figure("Operators, tuned", latency(head.latency), head.latency ? `${times(head.start, head.latency)} as fast` : "not all timed yet", true),
-    figure("Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
+    figure(data.shapes && data.shapes.length ? "All shapes" : "Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
   ];
-  return [...figures, ...benchFigures(head)];
+  return data.shapes && data.shapes.some((row) => row.ratios.length) ? figures : [...figures, ...benchFigures(head)];
 }
 
 function benchFigures(head) {
