@@ -151,7 +151,8 @@ class SessionRun:
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile the winners, verify, and time the whole model."""
         snapshot = session.snapshot
-        end_to_end, note = self._compile(session, winners)
+        finish = self.model.finish
+        end_to_end, note = finish(winners) if finish is not None else self._compile(session, winners)
         used = {} if note else winners
         self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
         self._save_bandwidth()
