@@ -3,8 +3,8 @@
     python -m benchmarks.rivals.tvm_stock MODEL.onnx FOLDER '{"max_trials_global": 640, ...}'
 
 tunes as `relax.get_pipeline("static_shape_tuning", cpu_weight_prepack=True)` does, with the same passes in the same
-order; with a `budget` in place of trials, by `slipstream.tvm.tune_relax`. TVM's own needs one change to work at all: the
-stock builder starts new processes for every batch, and each of them spends its whole time limit on importing TVM's
+order; with a `budget` in place of trials, by `slipstream.tvm.tune_relax`. TVM's own needs one change to work at all:
+the stock builder starts new processes for every batch, and each of them spends its whole time limit on importing TVM's
 tensor intrinsics, so that every candidate fails. Here these processes import them quickly (the builder's own
 `initializer` option). TVM_NUM_THREADS has to be set, or TVM uses half the cores.
 """
