@@ -4,7 +4,7 @@ TVM's importer, its pipeline (NCHW, weights prepacked), its build and its virtua
 `tune_relax` with its own search, scheduler, cost model, builder and runner, for so many trials of every task;
 `slipstream.tvm.tune_relax` in its place; and this between Slipstream's passes, `Prepare` and `Tuned`. The stock side
 has no budget in time: ours has the time it took, or less (`--budget`). `benchmarks.rivals.tvm_stock` is the script.
-Then all models, TVM's untuned one and ONNX Runtime run in turns, each in a process of its own. Time counts from the
+Then all models and ONNX Runtime run in turns, each in a process of its own. Time counts from the
 start of the script to the compiled model. A tuning that is in the work folder is not done again.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.spread import table, with_quartiles
 from benchmarks.tune_relax import tune_stock
 
 STOCK, LINE, PASS = TUNED_BY_TVM
-_OTHERS = ("tvm untuned", "onnxruntime")
+_OTHERS = ("onnxruntime",)
 _WORDS = {STOCK: "TVM's `tune_relax`", LINE: "`slipstream.tvm.tune_relax`", PASS: "and `Prepare`, `Tuned`"}
 QUICK = {"models": ["tiny_cnn"], "trials": 2, "all_trials": 2, "budget": 10, "processes": 1, "rounds": 3}
 
@@ -70,7 +70,7 @@ def markdown(data: Mapping[str, Any]) -> str:
             tuned = result["tuned"][side]
             cells = [f"{tuned['trials']}", f"{tuned['seconds']:.0f}"]
             rows.append([model, words, *cells, *(_ratio(result["sides"], other, side) for other in (STOCK, *_OTHERS))])
-    columns = ["model", "tuned by", "trials", "s", "to TVM's `tune_relax`", "to TVM untuned", "to ONNX Runtime"]
+    columns = ["model", "tuned by", "trials", "s", "to TVM's `tune_relax`", "to ONNX Runtime"]
     return "\n".join([*table(columns, rows), "", "Medians and quartiles over rounds; above 1 means faster.", ""])
 
 
