@@ -157,14 +157,12 @@ def test_operators_without_a_program_stay_as_they_are(session):
     tvm.ir.assert_structural_equal(after, before)
 
 
-def test_the_same_call_again_tunes_no_more_and_a_larger_one_goes_on(session, tmp_path):
+def test_the_same_call_again_tunes_no_more(session):
     folder, _ = session
     before = trials(folder)
     again = slipstream.tvm.tune_relax(fused(), {}, TARGET, folder, 12, database="memory")
     assert trials(folder) == before
     assert len(again) >= 3
-    slipstream.tvm.tune_relax(bound(), None, TARGET, folder, before + 4)
-    assert before < trials(folder) <= before + 8
     with pytest.raises(SlipstreamError, match="holds the session of another module"):
         slipstream.tvm.tune_relax(bound(), None, TARGET, folder, 12, op_names=["matmul"])
 
@@ -271,7 +269,7 @@ print("records", len(database), flush=True)
 
 
 @pytest.mark.slow
-def test_an_interrupt_saves_and_returns_the_database(tmp_path):
+def test_an_interrupt_saves_and_a_larger_budget_goes_on(tmp_path):
     folder = tmp_path / "session"
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
