@@ -15,12 +15,12 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks import spread
-from benchmarks.rivals.sides import SIDES
+from benchmarks.rivals.sides import SIDES, TUNED_BY_TVM
 from benchmarks.runner import run
 from benchmarks.spread import table, with_quartiles
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
-_SIDES = (OURS, UNTUNED, *(side for side in SIDES if side != "tvm tune_relax"))
+_SIDES = (OURS, UNTUNED, *(side for side in SIDES if side not in TUNED_BY_TVM))
 _HEADINGS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",

@@ -15,6 +15,9 @@ from benchmarks.rivals import iree_side, torch_side
 from slipstream.artifact.baselines import run_openvino
 from slipstream.artifact.contender import Contender, Job
 
+# Models that `benchmarks.rivals.tvm_stock` tunes, by TVM's `tune_relax` and by ours.
+TUNED_BY_TVM = ("tvm tune_relax", "slipstream.tvm.tune_relax", "slipstream.tvm.Tuned")
+
 Run = Callable[[], Sequence[Any]]
 
 _OPENVINO: dict[str, dict[str, Any]] = {"as it comes": {}, "threads not pinned": {"ENABLE_CPU_PINNING": False}}
@@ -127,5 +130,5 @@ SIDES: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Run]] = {
     "torch.compile max-autotune": torch_side.open_torch,
     "iree": iree_side.open_iree,
     "tvm untuned": _open_tvm,
-    "tvm tune_relax": _open_tvm,
+    **dict.fromkeys(TUNED_BY_TVM, _open_tvm),
 }

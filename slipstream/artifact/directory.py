@@ -41,6 +41,13 @@ def replace_directory(destination: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that it has the previous text or the new one at any moment."""
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
 def artifact_in(directory: Path) -> Path:
     """The artifact a directory is or, if it is a tuning session's, has in `model`."""
     inside = directory / "model"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.artifact.directory import replace_text
 from slipstream.artifact.manifest import BuildChoices, Manifest
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.shape_lists import Shapes
@@ -124,10 +125,8 @@ class Lock:
 
     def write(self, path: str | Path) -> None:
         path = Path(path).absolute()
-        unfinished = path.with_name(f".{path.name}-{os.getpid()}")
         try:
-            unfinished.write_text(self.text())
-            unfinished.replace(path)
+            replace_text(path, self.text())
         except OSError as error:
             raise LockError(f"cannot write {path}: {error.strerror}; choose another --lock") from error
 

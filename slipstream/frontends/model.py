@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,6 +64,9 @@ class Model:
     parts: tuple[CompiledPart | OnnxPart, ...] = ()
     quantised: bool = False  # something in it is rounded to 8 bits
     variants: tuple[Model, ...] = ()
+    # Given, the functions of `module` are tuned as they stand and nothing is compiled: it is called with the best
+    # programs by operator, from which it may remove some, and says what one run takes and why none of them is used.
+    finish: Callable[[dict[str, Any]], tuple[float, str]] | None = field(default=None, repr=False)
 
     @property
     def shape_variants(self) -> tuple[Model, ...]:

@@ -68,10 +68,10 @@ def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
     once = [index for index, times in reads.items() if times == 1]
-    return _with_root_block(func.with_attr("layout_free_buffers", once))
+    return with_root_block(func.with_attr("layout_free_buffers", once))
 
 
-def _with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Add the root block that splitting off weights needs to opaque functions (scatter, sort) without one."""
     block = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if block is not None and block.name_hint == "root":
@@ -163,6 +163,8 @@ def prepare_parts(
     model: Model, target: Target, *, exact_functions: bool = False
 ) -> tuple[tuple[tvm.IRModule, ...], list[PassReport]]:
     """What has to be compiled of a model, prepared; the seconds of a pass are those of all parts."""
+    if model.finish is not None:
+        return (model.module,), []
     prepared: list[tvm.IRModule] = []
     reports: list[PassReport] = []
     for part in model.compiled_parts:

@@ -204,6 +204,11 @@ class Space:
         """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
         if not program.sketch.instructions:
             return Realized(program, self._default_module())
+        scheduled = self.schedule(program)
+        return scheduled and Realized(replace(program, decisions=scheduled[1]), scheduled[0].mod)
+
+    def schedule(self, program: Program) -> tuple[s_tir.Schedule, Decisions] | None:
+        """The same as a schedule, whose trace has all steps, and the decisions that TVM really took."""
         try:
             mod, names = self.in_form(program.sketch.form)
             schedule = s_tir.Schedule(mod, seed=1, debug_mask=0, error_render_level="none")
@@ -216,7 +221,7 @@ class Space:
                     return None
         except _REFUSALS:
             return None
-        return Realized(replace(program, decisions=decisions), schedule.mod)
+        return schedule, decisions
 
     def _left_out(self, program: Program, schedule: s_tir.Schedule) -> list[str]:
         """Postprocessors that would undo what the program says, or check slowly what its decisions say."""

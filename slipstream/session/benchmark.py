@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.artifact.directory import replace_text
 from slipstream.artifact.request_pattern import RequestPattern
 from slipstream.session.directory import MODEL, SESSION
 
@@ -32,9 +33,7 @@ def keep_benchmark(directory: Path, results: Sequence[BenchResult]) -> None:
     kept = {"threads": results[0].threads, **own}
     found = {"model": _manifest_digest(directory), "measured_at": time.time(), **kept}
     text = json.dumps(found, indent=1, default=asdict)
-    unfinished = directory / f".{FILE_NAME}-{os.getpid()}"
-    unfinished.write_text(text + "\n")
-    unfinished.replace(directory / FILE_NAME)
+    replace_text(directory / FILE_NAME, text + "\n")
 
 
 def read_benchmark(directory: Path) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slipstream.artifact.directory import replace_text
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.inputs import Array
 from slipstream.store import Store
@@ -53,9 +54,7 @@ class SessionDirectory:
         inside = self.store.is_relative_to(self.path)
         store = str(self.store.relative_to(self.path)) if inside else str(self.store)
         text = json.dumps({"format": 1, "store": store, "session": self.session}, indent=1) + "\n"
-        unfinished = self.path / f".{SESSION}-{os.getpid()}"
-        unfinished.write_text(text)
-        unfinished.replace(self.path / SESSION)
+        replace_text(self.path / SESSION, text)
 
     @classmethod
     def read(cls, path: str | Path) -> SessionDirectory:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from slipstream.machine.target import Target
 from slipstream.plugins import Context, Plugins
 from slipstream.program.decisions import to_json
 from slipstream.session.budget import Budget
+from slipstream.session.call_time import seconds_of_call
 from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
@@ -27,7 +28,6 @@ from slipstream.session.shapes import calls_by_shape, modules_by_variant, shape_
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WINNERS
 from slipstream.store import Store
 
-_END_TO_END_SECONDS, _END_TO_END_CALLS = 1.5, 500
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
 _SETTLE_SHARE = 0.1
@@ -159,7 +159,11 @@ class SessionRun:
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile the winners, verify, and time the whole model."""
         snapshot = session.snapshot
-        end_to_end, note = self._compile(session, winners)
+        if self.model.finish is None:
+            end_to_end, note = self._compile(session, winners)
+        else:
+            seconds, note = self.model.finish(winners)
+            end_to_end = [seconds]
         used = {} if note else winners
         self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
         self._save_bandwidth()
@@ -296,20 +300,8 @@ def _measure_peak(target: Target) -> float:
 
 
 def _time_model(directory: Path, threads: int) -> list[float]:
-    """Seconds of one run of each shape of the compiled model: the median over a second or two, or over 500 calls."""
+    """Seconds of one run of each shape of the compiled model."""
     from slipstream.artifact.loaded import example_inputs, load
 
     model = load(directory, threads=threads)
-    return [_time_run(model.on_device(example_inputs(directory, own))) for own in model.manifest.single_shapes]
-
-
-def _time_run(run: Callable[[], Any]) -> float:
-    from slipstream.statistics import median
-
-    samples: list[float] = []
-    deadline = time.monotonic() + _END_TO_END_SECONDS
-    while len(samples) < 5 or (time.monotonic() < deadline and len(samples) < _END_TO_END_CALLS):
-        started = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - started)
-    return median(samples[1:])
+    return [seconds_of_call(model.on_device(example_inputs(directory, own))) for own in model.manifest.single_shapes]

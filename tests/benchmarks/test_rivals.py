@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import latency, profile_against, tune_relax
+from benchmarks import latency, profile_against, tune_relax, tvm_users
 from benchmarks.rivals.computation import (
     CONV_3X3,
     DEPTHWISE,
@@ -142,3 +142,13 @@ def test_the_stock_side_is_compared_with_all():
     data = {"m": {"stock": stock, "ours": {"seconds": 180.0, "trials": 700}, "sides": sides}}
     assert "| 18 of 19 | 300 | 600 | 700 | 180 | 3.00 (3.00 - 3.00) times |" in tune_relax.markdown(data)
     assert "| 10.00 (10.00 - 10.00) |" in tune_relax.markdown(data)
+
+
+def test_one_changed_line_is_compared_with_tvms():
+    blocks = {"tvm tune_relax": 4.0, "slipstream.tvm.tune_relax": 2.0, "slipstream.tvm.Tuned": 1.0, "onnxruntime": 3.0}
+    sides = {side: {"blocks": [[seconds, seconds]]} for side, seconds in blocks.items()}
+    data = {"m": {"tuned": {side: {"trials": 9, "seconds": 60.0} for side in blocks}, "sides": sides}}
+    text = tvm_users.markdown(data)
+    assert "| 9 | 60 | 1 | 0.75 (0.75 - 0.75) |" in text
+    assert "| 4.00 (4.00 - 4.00) | 3.00 (3.00 - 3.00) |" in text
+    assert tvm_users.numbers(data)["m slipstream.tvm.tune_relax"] == "2.00"
