@@ -53,7 +53,7 @@ def digest_of(module: Any, values: Sequence[Any], static: Collection[int], optio
     """The same for the same graph, shapes, parameters, options and machine."""
     import torch
 
-    machine = torch.cuda.get_device_name() if device == "cuda" else cpu_model()
+    machine = torch.cuda.get_device_name(0) if device == "cuda" else cpu_model()
     versions = [VERSION, torch.__version__, importlib.metadata.version("apache-tvm")]
     digest = hashlib.blake2b(digest_size=16)
     said = [module.code, machine, *versions, str(len(os.sched_getaffinity(0))), repr((options.dtype, options.threads))]

@@ -11,6 +11,7 @@ from typing import Any
 from slipstream.artifact.loaded import CompiledModel, load
 from slipstream.errors import SlipstreamError
 from slipstream.torch.cache import compiling, digest_of, folder_of, share_weights
+from slipstream.torch.gpu_call import is_capturing, run_on_gpu
 from slipstream.torch.options import Options
 
 
@@ -49,8 +50,11 @@ class Variant:
         same = all(now is then for now, then in zip(constants, self.constants, strict=True))
         return same and tuple(map(_state, constants)) == self.states
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
+    def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """The graph's outputs for its inputs."""
+        if self.model.manifest.gpu and is_capturing():
+            eager: Sequence[Any] = self.module(*values)
+            return eager
         results = _run(self.model, [values[position] for position in self.positions])
         return [_as_output(what, results) if isinstance(what, Computed) else what.value for what in self.outputs]
 
@@ -171,7 +175,12 @@ def _exported(
 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return torch.export.export(Frozen().eval(), tuple(inputs), strict=False)
+        program = torch.export.export(Frozen().eval(), tuple(inputs), strict=False)
+        if any(tensor.is_cuda for tensor in inputs):
+            from torch.export.passes import move_to_device_pass
+
+            program = move_to_device_pass(program, "cpu")  # where it is imported and verified
+        return program
 
 
 def _zeros(spec: Any, gpu: str) -> Any:
@@ -192,7 +201,6 @@ def _as_output(what: Computed, results: Sequence[Any]) -> Any:
 def _run(model: CompiledModel, inputs: Sequence[Any]) -> list[Any]:
     import torch
 
-    if inputs[0].device.type == "cuda":
-        torch.cuda.current_stream().synchronize()  # the model runs on a stream of its own
-        return [torch.from_dlpack(result) for result in model.on_device(*inputs)()]
+    if inputs[0].is_cuda:
+        return run_on_gpu(model, inputs)
     return [torch.from_dlpack(result) for result in model(*[tensor.detach() for tensor in inputs])]
