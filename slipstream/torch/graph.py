@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 # Parameters that change more often than that are not constants.
 _MOST_CHANGES = 3
 _graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
-_compiling = threading.Lock()  # neither torch.export nor TVM is made for several threads
+_compiling = threading.Lock()
 
 
 class NotCompiledError(SlipstreamError):
@@ -105,11 +105,19 @@ class Graph:
                 return None
             # In a thread of its own: this one may still be in the modes in which PyTorch traced the graph.
             with ThreadPoolExecutor(1) as thread:
-                return thread.submit(compile_variant, self.module, values, self.static, self.options).result()
+                return thread.submit(_compile_alone, self.module, values, self.static, self.options).result()
         except Exception as error:
             warn_eager(self.module, error)
             self._is_eager = True
             return None
+
+
+def _compile_alone(module: Any, values: Sequence[Any], static: Sequence[int], options: Options) -> Variant:
+    """Neither torch.export nor PyTorch's capturing of graphs is made for several threads."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        return compile_variant(module, values, static, options)
 
 
 def check_compilable(module: Any) -> None:
