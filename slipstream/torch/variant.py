@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,13 @@ class Variant:
     model: CompiledModel
     positions: tuple[int, ...]  # of those that do
     constants: tuple[Any, ...]
-    states: tuple[Any, ...]
+    states: list[int]
     outputs: tuple[Computed | Always, ...]
     seconds: float = 0.0
 
     def holds_for(self, constants: Sequence[Any]) -> bool:
         """Whether parameters and buffers are what they were when the graph was compiled."""
-        same = all(now is then for now, then in zip(constants, self.constants, strict=True))
-        return same and tuple(map(_state, constants)) == self.states
+        return all(map(is_, constants, self.constants)) and _states(self.constants) == self.states
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """The graph's outputs for its inputs."""
@@ -106,17 +106,16 @@ def compile_variant(module: Any, values: Sequence[Any], static: Sequence[int], o
             share_weights(folder / "model")
     tuned = folder / "tuned"
     model = load(tuned if (tuned / "model").exists() else folder / "model", threads=options.threads)
-    states = tuple(map(_state, constants))
-    return Variant(folder, options, module, fixed, model, positions, constants, states, outputs)
+    return Variant(folder, options, module, fixed, model, positions, constants, _states(constants), outputs)
 
 
 def _has_model(folder: Path) -> bool:
     return (folder / "model").exists() or (folder / "tuned" / "model").exists()
 
 
-def _state(tensor: Any) -> tuple[int, int]:
-    """Another one after a change."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+def _states(tensors: Sequence[Any]) -> list[int]:
+    """Others after a change of one; tensors of inference mode have no version."""
+    return [t.data_ptr() for t in tensors] + [0 if t.is_inference() else t._version for t in tensors]
 
 
 def _device(values: Sequence[Any]) -> str:
