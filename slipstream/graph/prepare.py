@@ -59,16 +59,24 @@ def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Remove the mark from weights that a function reads in more than one place, which TVM would store wrongly."""
+    """Remove the mark from weights that a function reads in more than one place, or where data say (a table), which TVM
+    would store wrongly."""
     reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
 
     def count(load: Any) -> None:
         for index in reads:
-            reads[index] += load.source.same_as(func.params[index])
+            if load.source.same_as(func.params[index]):
+                reads[index] += 1 + sum(map(_loads, load.indices))
 
     tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
     once = [index for index, times in reads.items() if times == 1]
     return with_root_block(func.with_attr("layout_free_buffers", once))
+
+
+def _loads(expression: Any) -> int:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, ((tvm.ir.expr.TensorLoad, found.append),))
+    return len(found)
 
 
 def with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from slipstream.processes.child import child_environment
 from slipstream.session.budget import parse_duration
-from slipstream.torch.graph import Graph, Variant
+from slipstream.torch.graph import Graph
+from slipstream.torch.variant import Variant
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ def tune_graphs(graphs: Sequence[Graph], budget: str | float | None, trials: int
 def _job(variant: Variant) -> dict[str, Any]:
     """What `slipstream.tune` is called with."""
     return {
-        "model": str(variant.folder / "program.pt2"),
+        "model": str(variant.program),
         "output": str(variant.session),
         "target": "cuda" if variant.model.manifest.gpu else "cpu",
-        **asdict(variant.options),
+        **{name: getattr(variant.options, name) for name in ("budget", "store", "dtype", "threads")},
     }
 
 

@@ -16,6 +16,7 @@ from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import PASSES, prepare
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
 from slipstream.machine.target import resolve_target
+from tests.conftest import embedding_model
 
 
 def conv_block(*, norm_first: bool = False) -> onnx.ModelProto:
@@ -94,3 +95,15 @@ def test_weights_are_packed_in_the_order_the_program_reads_them(target) -> None:
     packed = [weight for weight in built.weights if weight.size == 8 * 8 * 3 * 3]
     assert [weight.shape for weight in packed] != [(8, 3, 3, 8)]
     assert len(packed) == 1
+
+
+def test_a_table_that_data_index_stays_as_it_is(target) -> None:
+    """For a single index TVM would store only the row that index zero reads."""
+    proto = embedding_model()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_value = 1
+    model = load_onnx(proto, name="embedding", source="memory")
+    built = build(apply_programs(prepare(model.module, target)[0], target), target)
+    run = TvmExecutor(built.executable, built.weights, model.inputs, model.outputs)
+    ids = [{"ids": np.array([[row]])} for row in range(11)]
+    assert verify(model, run, ids).outputs[0].max_absolute == 0.0

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch  # noqa: E402
 from slipstream.errors import InputError  # noqa: E402
-from slipstream.torch.graph import Graph, _graphs  # noqa: E402
+from tests.torch.captured import compiled, graphs, same, warnings_of  # noqa: E402
 
 
 class Net(torch.nn.Module):
@@ -45,33 +45,6 @@ class Counts(torch.nn.Module):
         self.calls.add_(1)
         x.mul_(2)
         return x + self.calls, x
-
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLIPSTREAM_TORCH_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    _graphs.clear()
-    with torch.no_grad():
-        yield
-    torch._dynamo.reset()
-
-
-def compiled(model: Any, **options: Any) -> Any:
-    return torch.compile(model, backend=slipstream.torch.backend, options=options or None)
-
-
-def same(one: Any, other: Any) -> None:
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("slipstream")]
-
-
-def graphs() -> list[Graph]:
-    return list(_graphs)
 
 
 def test_the_package_registers_the_backend() -> None:
@@ -106,12 +79,6 @@ def test_buffers_and_inputs_that_are_changed(caplog: pytest.LogCaptureFixture) -
     assert not warnings_of(caplog)
 
 
-def test_the_example_of_the_docs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "torch.md").read_text(), re.S)
-    exec(example, {})
-    assert any(any(graph.variants.values()) for graph in graphs())
-
-
 def test_graph_breaks_shapes_and_threads(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(x: Any) -> Any:
         y = x * 2 + 1
@@ -130,13 +97,6 @@ def test_graph_breaks_shapes_and_threads(capsys: pytest.CaptureFixture[str]) -> 
             same(y, torch.sin(x * 2 + 1) @ (x * 2 + 1).T)
 
 
-def test_a_transformer_layer_with_the_operator_that_pytorch_has_for_it() -> None:
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    model, x = torch.nn.TransformerEncoder(layer, 1).eval(), torch.randn(1, 5, 16)
-    same(compiled(model)(x), model(x))
-    assert all(all(graph.variants.values()) for graph in graphs())
-
-
 def test_what_cannot_be_compiled_runs_in_eager_pytorch(caplog: pytest.LogCaptureFixture) -> None:
     def sorts(x: Any) -> Any:
         return torch.linalg.eigvalsh(x @ x.T)
@@ -148,21 +108,43 @@ def test_what_cannot_be_compiled_runs_in_eager_pytorch(caplog: pytest.LogCapture
     assert "nodes in eager PyTorch: " in said
 
 
-def test_training_runs_in_eager_pytorch(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_runs_in_eager_pytorch_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     net = Net()
     with torch.enable_grad():
-        compiled(net)(torch.randn(2, 3, 16, 16))["logits"].sum().backward()
+        for size in (16, 20):
+            compiled(net)(torch.randn(2, 3, size, size))["logits"].sum().backward()
     assert net.head.weight.grad is not None
-    assert "slipstream does not train" in caplog.text
+    (said,) = warnings_of(caplog)
+    assert "slipstream does not train" in said
     assert not graphs()
 
 
+def test_dropout_of_a_model_in_training_mode_stays_random(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout()), torch.ones(1, 64)
+    fast = compiled(model)
+    assert not torch.equal(fast(x), fast(x))
+    (said,) = warnings_of(caplog)
+    assert "call model.eval() first" in said
+
+
 @pytest.mark.parametrize(
-    ("options", "said"), [({"budgte": "3m"}, "no option 'budgte': it has budget, store, dtype, threads")]
+    ("options", "said"),
+    [
+        ({"budgte": "3m"}, "no option 'budgte': it has budget, store, dtype, threads, max_shapes"),
+        ({"budget": "3 moons"}, "the option 'budget' of '3 moons' makes no sense: write 5m"),
+        ({"budget": 0}, "the option 'budget' of 0 allows nothing"),
+        ({"store": 3}, "the option 'store' has to be a path, not 3"),
+        ({"dtype": torch.float16}, "the option 'dtype' has to be one of float32, float16 as text, not torch.float16"),
+        ({"threads": 0}, "the option 'threads' has to be a whole number from 1, not 0"),
+        ({"max_shapes": True}, "the option 'max_shapes' has to be a whole number from 1, not True"),
+    ],
 )
-def test_unknown_options(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(Exception, match=said):
-        compiled(Net().eval(), **options)(torch.randn(1, 3, 16, 16))
+def test_wrong_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=re.escape(said)):
+        compiled(lambda x: x + 1, **options)(torch.randn(4))
+
+
+def test_what_was_never_called_cannot_be_tuned() -> None:
     with pytest.raises(InputError, match="call it once under"):
         slipstream.torch.tune(compiled(Net().eval()))
 
