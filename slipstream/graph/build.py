@@ -21,6 +21,7 @@ from slipstream.graph.cpu import pipeline as tir_pipeline
 from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
+from slipstream.graph.gpu.triton.kernel import launch_kernels
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 from slipstream.runtime.plan import Plan
@@ -74,6 +75,7 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
     mod, weights = _separate_weights(mod)
     try:
         with _context(target):
+            mod = launch_kernels(mod, target)
             executable = tvm.compile(
                 mod, target=target.tvm, relax_pipeline=_lowering(target), tir_pipeline=tir_pipeline.NAME
             )
