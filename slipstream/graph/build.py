@@ -75,7 +75,8 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
     mod, weights = _separate_weights(mod)
     try:
         with _context(target):
-            mod = launch_kernels(mod, target)
+            if target.gpu is not None:
+                mod = launch_kernels(_with_fixed_inputs(mod), target)
             executable = tvm.compile(
                 mod, target=target.tvm, relax_pipeline=_lowering(target), tir_pipeline=tir_pipeline.NAME
             )
@@ -147,7 +148,7 @@ def _lowering(target: Target) -> Any:
     return tvm.transform.Sequential(
         [
             *call_passes(),
-            # What neither reads an input nor writes an output is launched as one graph.
+            # What does not write an output is launched as one graph.
             *([transform.RewriteCUDAGraph()] if target.gpu is not None else []),
             transform.LowerAllocTensor(),
             transform.KillAfterLastUse(),
@@ -171,6 +172,14 @@ def _separate_weights(
     functions[mod.get_global_var("main")] = lifted.with_attr("num_input", len(main.params))
     mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     return transform.BundleModelParams("weights")(mod), collect.weights
+
+
+def _with_fixed_inputs(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module for a caller that always passes the same tensors: kernels that read them may be in a CUDA graph."""
+    functions = dict(mod.functions.items())
+    main = mod.get_global_var("main")
+    functions[main] = mod[main].with_attr("num_input", 0)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 @mutator

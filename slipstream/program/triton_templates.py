@@ -13,7 +13,7 @@ from tvm import tirx
 
 from slipstream.graph.gpu.triton.contraction import Contraction
 from slipstream.graph.gpu.triton.contraction_source import contraction_kernel, extents_of
-from slipstream.graph.gpu.triton.default_tiles import find_template, start_tiles
+from slipstream.graph.gpu.triton.default_tiles import can_overlap, find_template, start_tiles
 from slipstream.graph.gpu.triton.kernel import with_kernel
 from slipstream.graph.gpu.triton.tiles import CANDIDATES, Extents, Tiles
 from slipstream.machine.target import Target
@@ -42,6 +42,7 @@ class Template:
     extents: Extents
     shared_bytes: int
     start: Decisions
+    overlaps: bool
 
     sketch = _CONTRACTION
     says_all = True
@@ -55,7 +56,8 @@ class Template:
         tiles = start_tiles(contraction, target)
         if tiles is None:
             return None
-        return cls(func, contraction, extents_of(contraction), target.gpu.shared_bytes, _decisions(tiles))
+        extents, shared = extents_of(contraction), target.gpu.shared_bytes
+        return cls(func, contraction, extents, shared, _decisions(tiles), can_overlap(target))
 
     def check(self, decisions: Decisions) -> None:
         """Raise `IllegalDecisionError` for what the GPU cannot run."""
@@ -77,7 +79,7 @@ class Template:
 
     def module(self, decisions: Decisions) -> tvm.IRModule:
         """The operator with the kernel of these decisions."""
-        kernel = contraction_kernel(self.contraction, _tiles(decisions))
+        kernel = contraction_kernel(self.contraction, _tiles(decisions), overlaps=self.overlaps)
         return tvm.IRModule({"main": with_kernel(self.func, kernel).with_attr("global_symbol", "main")})
 
 

@@ -15,12 +15,12 @@ def extents_of(contraction: Contraction) -> Extents:
     return Extents(*contraction.sizes, element_bytes=4 if contraction.dtype == "float32" else 2)
 
 
-def contraction_kernel(contraction: Contraction, tiles: Tiles) -> Kernel:
+def contraction_kernel(contraction: Contraction, tiles: Tiles, *, overlaps: bool = False) -> Kernel:
     """Raise `InexpressibleError` if an expression of it has no Triton code."""
     sizes = extents_of(contraction)
     pointers = [f"p{i}" for i in range(len(contraction.parameters))]
     scratch = ["parts", "counts"] if tiles.splits > 1 else []
-    body = _Body(contraction, tiles, sizes, dict(zip(contraction.parameters, pointers, strict=True)))
+    body = _Body(contraction, tiles, sizes, dict(zip(contraction.parameters, pointers, strict=True)), overlaps)
     text = "\n".join(
         [
             "import triton",
@@ -39,12 +39,16 @@ def contraction_kernel(contraction: Contraction, tiles: Tiles) -> Kernel:
         grid=(sizes.tiles(tiles) // sizes.batch, tiles.splits, sizes.batch),
         warps=tiles.warps,
         stages=tiles.stages,
+        overlaps=overlaps,
         scratch=(sizes.scratch_bytes(tiles), 4 * sizes.tiles(tiles)) if tiles.splits > 1 else (),
     )
 
 
 class _Body:
-    def __init__(self, contraction: Contraction, tiles: Tiles, sizes: Extents, pointers: dict[object, str]) -> None:
+    def __init__(
+        self, contraction: Contraction, tiles: Tiles, sizes: Extents, pointers: dict[object, str], overlaps: bool
+    ) -> None:
+        self.overlaps = overlaps
         self.contraction, self.tiles, self.sizes, self.pointers = contraction, tiles, sizes, pointers
         self.scalars: set[str] = set()
         self.rows_exact = sizes.rows % tiles.block_rows == 0
@@ -63,6 +67,7 @@ class _Body:
         across, down = -(-s.columns // t.block_columns), -(-s.rows // t.block_rows)
         place = ("block % {0}", "block // {0}") if t.rows_first else ("block // {1}", "block % {1}")
         lines = [
+            *(["tl.extra.cuda.gdc_launch_dependents()"] if self.overlaps else []),
             "block = tl.program_id(0)",
             f"row_block = {place[0].format(down, across)}",
             f"column_block = {place[1].format(down, across)}",
@@ -83,6 +88,8 @@ class _Body:
             *([] if self.columns_exact else [f"column_ok = (column < {s.columns})[None, :]"]),
             f"sums = tl.zeros(({t.block_rows}, {t.block_columns}), dtype=tl.float32)",
         ]
+        if self.overlaps:
+            lines.append("tl.extra.cuda.gdc_wait()")
         lines.append(f"for count in range({self.steps_each}):")
         lines += [f"    {line}" for line in self._step(names)]
         if t.splits > 1:

@@ -9,10 +9,12 @@ from slipstream.graph.gpu.triton.contraction_source import contraction_kernel, e
 from slipstream.graph.gpu.triton.expressions import InexpressibleError
 from slipstream.graph.gpu.triton.kernel import is_available, with_kernel
 from slipstream.graph.gpu.triton.tiles import Tiles
+from slipstream.machine.cuda import CudaDevice
 from slipstream.machine.target import Target
 
 _TYPES = {"float16": ("float16",), "bfloat16": ("bfloat16",), "tf32": ("float32",)}
 _FIRST_ARCHITECTURE = 80
+_FIRST_OVERLAPPING = 90
 # A product with a few vectors reads the matrix once: no tile is reused.
 _FEWEST = 8
 _USUAL_PROCESSORS = 108  # of a GPU that is named only
@@ -22,7 +24,7 @@ def find_template(func: tirx.PrimFunc, target: Target) -> Contraction | None:
     """The contraction of an operator whose products the target computes on tensor cores."""
     if target.gpu is None or target.dtype not in _TYPES or not is_available():
         return None
-    if int(target.gpu.architecture.removeprefix("sm_").rstrip("af")) < _FIRST_ARCHITECTURE:
+    if _generation(target.gpu) < _FIRST_ARCHITECTURE:
         return None
     contraction = find_contraction(func)
     if contraction is None or contraction.dtype not in _TYPES[target.dtype]:
@@ -51,4 +53,15 @@ def schedule_with_triton(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc |
     if contraction is None or not is_preferred(contraction):
         return None
     tiles = start_tiles(contraction, target)
-    return None if tiles is None else with_kernel(func, contraction_kernel(contraction, tiles))
+    if tiles is None:
+        return None
+    return with_kernel(func, contraction_kernel(contraction, tiles, overlaps=can_overlap(target)))
+
+
+def can_overlap(target: Target) -> bool:
+    """Whether a kernel can be launched while the one before it ends."""
+    return target.gpu is not None and _generation(target.gpu) >= _FIRST_OVERLAPPING
+
+
+def _generation(gpu: CudaDevice) -> int:
+    return int(gpu.architecture.removeprefix("sm_").rstrip("af"))

@@ -41,7 +41,8 @@ _NAMES = {
     "uint8": "u8",
     "bool": "i1",
 }
-_LAUNCH = ["threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory"]
+_LAUNCH = ["threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z"]
+_OVERLAPPING, _SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 _PARAMETER = re.compile(r"^\s*\.param\s.*?(\w+_param_\d+)", re.MULTILINE)
 
 
@@ -54,6 +55,8 @@ def is_available() -> bool:
 class Kernel:
     """`types` are those of the operator's arguments, which the kernel takes in their order; `scratch` the bytes of
     buffers that follow them, which are zero before the first launch and keep their content between launches.
+
+    One that `overlaps` is launched while the kernel before it ends, and waits for that itself before it reads.
     """
 
     source: str
@@ -62,6 +65,7 @@ class Kernel:
     warps: int
     stages: int
     scratch: tuple[int, ...] = ()
+    overlaps: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -91,7 +95,8 @@ class CompiledKernel:
         """As a module of TVM's."""
         types = ["handle"] * len(self.kernel.types)
         types += ["int64"] * (self.parameters - len(types))
-        info = {"name": self.kernel.name, "arg_types": types, "launch_param_tags": _LAUNCH}
+        tags = [*_LAUNCH, *([_OVERLAPPING] if self.kernel.overlaps else []), _SHARED]
+        info = {"name": self.kernel.name, "arg_types": types, "launch_param_tags": tags}
         described = {"tvm_version": tvm.__version__, "func_info": {self.kernel.name: info}}
         functions = tvm_ffi.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps(described))
         return tvm_ffi.get_global_func("ffi.Module.create.cuda")(self.code, "cubin", functions, {})
