@@ -158,7 +158,11 @@ class TvmExecutor(Executor):
         use_threads(threads)
         self._device = device or tvm.cpu()
         self._on_gpu = self._device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
-        shared = [tvm.runtime.from_dlpack(weight) for weight in weights]
+        # DLPack cannot take bfloat16 from NumPy: these are copied.
+        shared = [
+            tvm.runtime.from_dlpack(weight) if weight.dtype.kind in "biuf" else tvm.runtime.tensor(weight)
+            for weight in weights
+        ]
         self._weights = tvm.runtime.convert([w.copyto(self._device) for w in shared] if self._on_gpu else shared)
         self._mapped = list(weights)
         self._main = tvm.relax.VirtualMachine(executable, self._device)["main"]

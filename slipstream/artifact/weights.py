@@ -23,7 +23,7 @@ def write_weights(path: Path, weights: Sequence[Array]) -> tuple[WeightSpec, ...
         for weight in weights:
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             specs.append(WeightSpec(str(weight.dtype), tuple(weight.shape), file.tell()))
-            file.write(np.ascontiguousarray(weight).data)
+            file.write(np.ascontiguousarray(weight).reshape(-1).view(np.uint8).data)
     return tuple(specs)
 
 
@@ -31,6 +31,9 @@ def map_weights(path: Path, specs: Sequence[WeightSpec]) -> list[Array]:
     """The tensors as views of the file; processes that load the same artifact share the pages."""
     if not specs:
         return []
+    if any(spec.dtype == "bfloat16" for spec in specs):
+        import ml_dtypes  # noqa: F401  NumPy has the type from it
+
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     last = specs[-1]

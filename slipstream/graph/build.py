@@ -194,15 +194,21 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, op: Any) -> Any:
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
-        array = np.from_dlpack(op.value)
+        array = _array_of(op.value)
         if 0 < array.nbytes <= self.largest_scalar:  # TVM cannot read an empty constant back
             return op
-        address = (array.ctypes.data, array.shape, str(array.dtype))
+        address = (op.value.data_ptr(), array.shape, str(array.dtype))
         if address not in self.seen:
             self.seen[address] = relax.Var(f"weight_{len(self.weights)}", op.ty)
             self.parameters.append(self.seen[address])
             self.weights.append(array)
         return self.seen[address]
+
+
+def _array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """The tensor's memory as an array; a copy for bfloat16, which NumPy cannot take by DLPack."""
+    array: np.ndarray[Any, Any] = tensor.numpy() if str(tensor.dtype) == "bfloat16" else np.from_dlpack(tensor)
+    return array
 
 
 def _last_line(error: BaseException) -> str:

@@ -71,9 +71,9 @@ def tune(
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up;
     without any, when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
-    `dtype` "float16" computes a float32 model's products in half precision, on a GPU. What cannot be compiled runs in
-    ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
-    does not name is random. `callbacks` get every event and a snapshot of the session.
+    `dtype` "float16", "bfloat16" or "tf32" computes a float32 model on the tensor cores of a GPU. What cannot be
+    compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
+    else; what it does not name is random. `callbacks` get every event and a snapshot of the session.
     """
     began = time.monotonic()
     output = Path(output).absolute()
