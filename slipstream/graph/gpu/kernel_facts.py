@@ -33,7 +33,7 @@ class KernelFacts:
     `contracts`: it sums products of two tensors. `moves`: it only copies elements, one tensor's each to one place.
     `is_view`: the result lies in memory as the argument does. `gathers`: elements are chosen by other elements, or
     several tensors are joined. `costly`: it calls functions such as exp. `aligned` are the arguments of which an
-    element is read only for the element of the result at the same place.
+    element is read only for the element of the result at the same place. `slides`: windows that overlap are summed up.
     """
 
     role: Role
@@ -43,6 +43,7 @@ class KernelFacts:
     is_view: bool = False
     gathers: bool = False
     costly: bool = False
+    slides: bool = False
     aligned: frozenset[int] = frozenset()
 
 
@@ -62,7 +63,7 @@ def facts_of(func: tirx.PrimFunc) -> KernelFacts:
         if not _is_affine(func):
             return _OPAQUE
         contracts = any(matmul_of(block) or convolution_of(block) for block in blocks)
-        return KernelFacts(Role.REDUCTION, elements, contracts, costly=True)
+        return KernelFacts(Role.REDUCTION, elements, contracts, costly=True, slides=any(map(_slides, blocks)))
     if any(block.store is None or not _writes_in_order(block) for block in blocks):
         return _OPAQUE
     return KernelFacts(
@@ -74,6 +75,11 @@ def facts_of(func: tirx.PrimFunc) -> KernelFacts:
         costly=any(_call_name(call) not in _FREE_CALLS for b in blocks for call in nodes(b.stmt.body, tvm.ir.Call)),
         aligned=_aligned(func, blocks, elements),
     )
+
+
+def _slides(block: Block) -> bool:
+    convolution = convolution_of(block)
+    return convolution is not None and any(window.size > 1 for window in convolution.windows)
 
 
 def reads_by_index(func: tirx.PrimFunc) -> bool:

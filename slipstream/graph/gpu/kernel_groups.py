@@ -148,7 +148,10 @@ def _takes(group: Group, node: Node) -> bool:
         return False
     if group.anchor is None:
         return True
-    return not node.facts.costly and not (node.facts.gathers and group.anchor.facts.contracts)
+    facts, anchor = node.facts, group.anchor.facts
+    if anchor.slides and (facts.moves or facts.aligned) and not facts.is_view:
+        return False  # it would be computed for every window, in a layout that cannot be loaded in whole vectors
+    return not facts.costly and not (facts.gathers and anchor.contracts)
 
 
 def _count_inputs(nodes: Iterable[Node]) -> int:

@@ -67,7 +67,6 @@ class _Body:
         across, down = -(-s.columns // t.block_columns), -(-s.rows // t.block_rows)
         place = ("block % {0}", "block // {0}") if t.rows_first else ("block // {1}", "block % {1}")
         lines = [
-            *(["tl.extra.cuda.gdc_launch_dependents()"] if self.overlaps else []),
             "block = tl.program_id(0)",
             f"row_block = {place[0].format(down, across)}",
             f"column_block = {place[1].format(down, across)}",

@@ -56,7 +56,7 @@ class Kernel:
     """`types` are those of the operator's arguments, which the kernel takes in their order; `scratch` the bytes of
     buffers that follow them, which are zero before the first launch and keep their content between launches.
 
-    One that `overlaps` is launched while the kernel before it ends, and waits for that itself before it reads.
+    One that `overlaps` is launched when the kernel before it ends and waits itself until what that wrote can be read.
     """
 
     source: str
@@ -79,6 +79,25 @@ class Kernel:
     def from_json(cls, text: str) -> Kernel:
         fields: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in json.loads(text).items()}
         return cls(**fields)
+
+
+EXAMPLE = Kernel(
+    """import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(p0):
+    place = tl.arange(0, 16)
+    tile = tl.load(p0 + place[:, None] * 16 + place[None, :])
+    tl.store(p0 + place[:, None] * 16 + place[None, :], tl.dot(tile, tile).to(tl.float16))
+""",
+    ("float16",),
+    (1, 1, 1),
+    4,
+    2,
+)
+"""A small kernel, to load the compiler with."""
 
 
 @dataclass(frozen=True)
