@@ -145,7 +145,7 @@ def compile_kernel(kernel: Kernel, architecture: str) -> CompiledKernel:
     triton = _triton()
     from triton.backends.compiler import GPUTarget
 
-    function = _imported(kernel).kernel
+    function = imported(kernel).kernel
     names = [*(f"p{i}" for i in range(len(kernel.types))), *_SCRATCH[: len(kernel.scratch)]]
     types = [*(_NAMES[dtype] for dtype in kernel.types), *("fp32", "i32")[: len(kernel.scratch)]]
     source = triton.compiler.ASTSource(
@@ -214,7 +214,7 @@ def _cache() -> Path:
     return Path(home) / "slipstream" / "triton"
 
 
-def _imported(kernel: Kernel) -> ModuleType:
+def imported(kernel: Kernel) -> ModuleType:
     """Triton reads a kernel's source from the file that defines it."""
     folder = _cache() / "source"
     folder.mkdir(parents=True, exist_ok=True)
