@@ -13,7 +13,6 @@ from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.default_schedule import may_rewrite_layout, schedule_default
 from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
-from slipstream.graph.gpu.triton.default_tiles import is_preferred
 from slipstream.machine.target import Target
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
@@ -22,7 +21,7 @@ from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
-from slipstream.program.triton_templates import TRITON, Template
+from slipstream.program.triton_templates import TRITON, TemplateSketch
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
@@ -83,13 +82,13 @@ class Space:
 
     @cached_property
     def default(self) -> Program:
-        if self._template is not None and is_preferred(self._template.contraction):
+        if self._template is not None and self._template.template.is_preferred:
             return Program(self.key, self._template.sketch, self._template.start, "default")
         return self._program(untuned_start(self.func, self.target), "default")
 
     @cached_property
-    def _template(self) -> Template | None:
-        return Template.of(self.func, self.target)
+    def _template(self) -> TemplateSketch | None:
+        return TemplateSketch.of(self.func, self.target)
 
     @cached_property
     def direct(self) -> Program:
@@ -144,7 +143,7 @@ class Space:
     @cached_property
     def sketches(self) -> tuple[Program, ...]:
         """An example program of every sketch that leaves something to decide, the default's first."""
-        if self.default.sketch.form == TRITON:
+        if self.default.sketch.form.startswith(TRITON):
             # Slower to build, and none was faster: MetaSchedule's have no long sums split among blocks.
             return self.own
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
@@ -188,7 +187,7 @@ class Space:
         if (limits := self.limits(sketch)) is not None:
             limits.check(decisions)
 
-    def limits(self, sketch: Sketch) -> GpuLimits | Template | None:
+    def limits(self, sketch: Sketch) -> GpuLimits | TemplateSketch | None:
         """What programs of the sketch may ask of the GPU; None on a CPU and for the default program."""
         if self.target.gpu is None or not sketch.instructions:
             return None
@@ -213,7 +212,7 @@ class Space:
     def draw_decisions(self, example: Program, rng: np.random.Generator) -> Decisions:
         """Decisions for the example's sketch at random; on a GPU such that it can run them."""
         limits = self.limits(example.sketch)
-        if isinstance(limits, Template):
+        if isinstance(limits, TemplateSketch):
             return limits.draw(rng)
         return d.draw(self.points(example), rng) if limits is None else draw_on_gpu(limits, rng)
 

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.errors import TargetError
-from slipstream.graph.gpu.triton.default_tiles import schedule_with_triton
+from slipstream.graph.gpu.triton.templates import schedule_with_triton
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import import_tensor_core_intrinsics
 

@@ -110,7 +110,7 @@ def attention_source(
     """
     pointers = {parameter: f"p{place}" for place, parameter in enumerate(attention.parameters)}
     body = _Body(attention, tiles, writer_of, pointers)
-    begin = ["tl.extra.cuda.gdc_launch_dependents()", "tl.extra.cuda.gdc_wait()"] if overlaps else []
+    begin = ["tl.extra.cuda.gdc_wait()"] if overlaps else []
     lines = ["import triton", "import triton.language as tl", "", "", "@triton.jit"]
     lines.append(f"def kernel({', '.join(pointers.values())}):")
     return "\n".join([*lines, *(f"    {line}" for line in [*begin, *body.lines()]), ""])

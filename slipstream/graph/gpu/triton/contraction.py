@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.analysis import undefined_vars
 
+from slipstream.graph.gpu.triton.simplify import simplified
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, REDUCTION, blocks, iter_kinds, start_schedule
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
@@ -119,7 +120,8 @@ def _read(func: tirx.PrimFunc, anchor: Any, result: Any) -> Contraction | None:
     factors = _factors(anchor.body)
     if factors is None or not _starts_at_zero(anchor):
         return None
-    (left, dtype), (right, other) = map(_without_cast, factors)
+    extents = {iter_var.var: int(iter_var.dom.extent) for iter_var in anchor.iter_vars}
+    (left, dtype), (right, other) = (_without_cast(simplified(factor, extents)) for factor in factors)
     if dtype != other:
         return None
     kinds: dict[int, list[Axis]] = {REDUCTION: [], DATA_PARALLEL: []}
@@ -151,7 +153,7 @@ def _read(func: tirx.PrimFunc, anchor: Any, result: Any) -> Contraction | None:
         stored=stored,
         output=result.body.buffer,
         indices=tuple(result.body.indices),
-        epilogue=result.body.value,
+        epilogue=simplified(result.body.value, {i.var: int(i.dom.extent) for i in result.iter_vars}),
     )
 
 

@@ -20,6 +20,7 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
 _MOST_SUMS_OF_A_THREAD = 128
 _MOST_SCRATCH_BYTES = 32 << 20
 _MOST_BLOCKS = 1 << 16
+_WARP_GROUP_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class Extents:
         if tiles.block_rows * tiles.block_columns < 32 * tiles.warps:
             return "fewer sums than threads"
         loaded = (tiles.block_rows + tiles.block_columns) * tiles.block_sum * self.element_bytes
-        if max(tiles.stages - 1, 1) * loaded > shared_bytes:
+        # A warp group of Hopper's multiplies what the next step overwrites otherwise.
+        copies = tiles.stages if tiles.block_rows >= _WARP_GROUP_ROWS else max(tiles.stages - 1, 1)
+        if copies * loaded > shared_bytes:
             return "more than the shared memory"
         if tiles.splits > self.steps(tiles) or self.steps(tiles) < tiles.stages - 1:
             return "more parts or stages than steps"
