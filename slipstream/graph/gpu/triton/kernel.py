@@ -24,7 +24,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from slipstream.errors import BuildError
 from slipstream.machine.target import Target
@@ -126,7 +126,9 @@ class CompiledKernel:
         unused = [tirx.IntImm("int64", 0)] * (self.parameters - len(pointers))
         launch = [32 * self.kernel.warps, *self.kernel.grid, self.shared_bytes]
         call = tirx.call_packed(self.kernel.name, *pointers, *unused, *launch)
-        launcher = tirx.PrimFunc(func.params, tirx.Evaluate(call), func.ret_type, func.attrs)
+        # TVM's passes look for a root block.
+        body = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", tirx.Evaluate(call)))
+        launcher = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
         return launcher.without_attr(ATTRIBUTE).with_attr("tirx.is_scheduled", True)
 
 
