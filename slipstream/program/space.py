@@ -21,7 +21,7 @@ from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
-from slipstream.program.triton_templates import TRITON, TemplateSketch
+from slipstream.program.triton_templates import TemplateSketch
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
@@ -82,7 +82,7 @@ class Space:
 
     @cached_property
     def default(self) -> Program:
-        if self._template is not None and self._template.template.is_preferred:
+        if self._template is not None:
             return Program(self.key, self._template.sketch, self._template.start, "default")
         return self._program(untuned_start(self.func, self.target), "default")
 
@@ -99,8 +99,6 @@ class Space:
     @cached_property
     def own(self) -> tuple[Program, ...]:
         forms = [self._program(start, "form") for start in winograd_starts(self.func, self.target)]
-        if self._template is not None:
-            forms.append(Program(self.key, self._template.sketch, self._template.start, "form"))
         others = [example for example in (self.direct, *forms) if example.sketch != self.default.sketch]
         return (self.default, *others)
 
@@ -143,8 +141,7 @@ class Space:
     @cached_property
     def sketches(self) -> tuple[Program, ...]:
         """An example program of every sketch that leaves something to decide, the default's first."""
-        if self.default.sketch.form.startswith(TRITON):
-            # Slower to build, and none was faster: MetaSchedule's have no long sums split among blocks.
+        if self._template is not None and self._template.template.alone:
             return self.own
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
 

@@ -93,3 +93,36 @@ CASES = {
     "one row": matmul(1, 96, 40),
     "batched": batched(3, 20, 64, 28),
 }
+
+
+def softmax() -> Any:
+    data = te.placeholder((2, 5, 37), HALF, name="data")
+    return _function([data, topi.cast(topi.nn.softmax(topi.cast(data, FLOAT), axis=-1), HALF)])
+
+
+def layer_norm() -> Any:
+    data = te.placeholder((1, 11, 48), HALF, name="data")
+    scale, shift = (te.placeholder((48,), FLOAT, name=name) for name in ("scale", "shift"))
+    normal = topi.nn.layer_norm(topi.cast(data, FLOAT), scale, shift, [2], 1e-5)
+    return _function([data, scale, shift, topi.cast(normal, HALF)])
+
+
+def pool() -> Any:
+    data = te.placeholder((1, 9, 9, 24), HALF, name="data")
+    return _function([data, topi.nn.pool2d(data, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max", layout="NHWC")])
+
+
+def mean() -> Any:
+    data = te.placeholder((1, 7, 7, 40), HALF, name="data")
+    total = topi.sum(topi.cast(data, FLOAT), axis=[1, 2])
+    return _function([data, te.compute((1, 40), lambda i, j: (total[i, j] / 49.0).astype(HALF), name="mean")])
+
+
+REDUCTIONS = {
+    "softmax": softmax(),
+    "layer_norm": layer_norm(),
+    "pool": pool(),
+    "mean": mean(),
+    "one row": matmul(1, 96, 40),
+    "depthwise": depthwise(6, 40),
+}

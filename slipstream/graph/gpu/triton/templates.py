@@ -8,12 +8,13 @@ from functools import partial
 
 from tvm import tirx
 
-from slipstream.graph.gpu.triton import attention_source, tiles
+from slipstream.graph.gpu.triton import attention_source, reduction_source, tiles
 from slipstream.graph.gpu.triton.attention import Attention, find_attention
 from slipstream.graph.gpu.triton.contraction import Contraction, find_contraction
 from slipstream.graph.gpu.triton.contraction_source import contraction_kernel, extents_of
 from slipstream.graph.gpu.triton.expressions import InexpressibleError, Writer
 from slipstream.graph.gpu.triton.kernel import Kernel, is_available, with_kernel
+from slipstream.graph.gpu.triton.reduction import Reduction, find_reduction
 from slipstream.machine.cuda import CudaDevice
 from slipstream.machine.target import Target
 
@@ -31,8 +32,8 @@ _USUAL_PROCESSORS = 108  # of a GPU that is named only
 class Template:
     """A template for one operator. Values are in the order of `candidates`, from which each is taken.
 
-    `refusal` says why a GPU cannot run values, or nothing. `start` are good ones, and it `is_preferred` if its kernel
-    is faster with them than TVM's default program.
+    `refusal` says why a GPU cannot run values, or nothing. `start` are good ones. It is `alone` where MetaSchedule's
+    sketches are not worth a trial.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Template:
     start: Values
     refusal: Callable[[Values], str]
     kernel: Callable[[Values], Kernel]
-    is_preferred: bool = True
+    alone: bool = True
 
 
 def find_template(func: tirx.PrimFunc, target: Target) -> Template | None:
@@ -49,7 +50,7 @@ def find_template(func: tirx.PrimFunc, target: Target) -> Template | None:
         return None
     if _generation(target.gpu) < _FIRST_ARCHITECTURE:
         return None
-    for read in (_of_contraction, _of_attention):
+    for read in (_of_contraction, _of_attention, _of_reduction):
         try:
             template = read(func, target.gpu, _FACTORS[target.dtype])
             if template is not None and template.kernel(template.start):
@@ -60,11 +61,9 @@ def find_template(func: tirx.PrimFunc, target: Target) -> Template | None:
 
 
 def schedule_with_triton(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
-    """The operator with its kernel before any tuning; None if TVM's default program is better or there is no kernel."""
+    """The operator with its kernel before any tuning; None if there is no template for it."""
     template = find_template(func, target)
-    if template is None or not template.is_preferred:
-        return None
-    return with_kernel(func, template.kernel(template.start))
+    return None if template is None else with_kernel(func, template.kernel(template.start))
 
 
 def _of_contraction(func: tirx.PrimFunc, gpu: CudaDevice, dtype: str) -> Template | None:
@@ -72,6 +71,8 @@ def _of_contraction(func: tirx.PrimFunc, gpu: CudaDevice, dtype: str) -> Templat
     if contraction is None or contraction.dtype != dtype:
         return None
     extents = extents_of(contraction)
+    if min(extents.rows, extents.columns) < _FEWEST:
+        return None
     start = extents.start(gpu.shared_bytes, gpu.multiprocessors or _USUAL_PROCESSORS)
     if start is None:
         return None
@@ -81,7 +82,6 @@ def _of_contraction(func: tirx.PrimFunc, gpu: CudaDevice, dtype: str) -> Templat
         astuple(start),
         lambda values: extents.refusal(tiles.Tiles(*values), gpu.shared_bytes),
         partial(_contraction_kernel, contraction, gpu),
-        min(extents.rows, extents.columns) >= _FEWEST,
     )
 
 
@@ -119,6 +119,31 @@ def _attention_kernel(
         stages=chosen.stages,
         overlaps=overlaps,
     )
+
+
+def _of_reduction(func: tirx.PrimFunc, gpu: CudaDevice, dtype: str) -> Template | None:
+    del dtype  # sums of rows are computed in float32 whatever their type
+    reduction = find_reduction(func)
+    if reduction is None:
+        return None
+    extents = reduction_source.RowExtents.of(reduction)
+    start = extents.start(gpu.multiprocessors or _USUAL_PROCESSORS)
+    if start is None:
+        return None
+    return Template(
+        "reduction",
+        reduction_source.CANDIDATES,
+        astuple(start),
+        lambda values: extents.refusal(reduction_source.RowTiles(*values)),
+        partial(_reduction_kernel, reduction, gpu),
+        # Of norms and softmaxes MetaSchedule's programs often read wrong addresses.
+        alone=extents.stages > 1,
+    )
+
+
+def _reduction_kernel(reduction: Reduction, gpu: CudaDevice, values: Values) -> Kernel:
+    tiles = reduction_source.RowTiles(*values)
+    return reduction_source.reduction_kernel(reduction, tiles, overlaps=_overlaps(gpu))
 
 
 def _overlaps(gpu: CudaDevice) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -92,15 +91,18 @@ class Extents:
         )
 
     def _estimate(self, tiles: Tiles, processors: int) -> float:
-        """Relative time: the blocks that follow each other on a processor, the steps of each, what a step loads and
-        multiplies, and adding up the parts."""
-        waves = math.ceil(self.tiles(tiles) * tiles.splits / processors)
+        """Microseconds, roughly: steps that wait for memory, load and multiply, and adding up the parts.
+
+        Fitted to 162 programs of four matmuls on an H200, of which it explains all but a fifth.
+        """
         steps = -(-self.steps(tiles) // tiles.splits)
+        waiting = 0.16 / (1 + 0.77 * (min(tiles.stages, steps + 1) - 1))
         loaded = (tiles.block_rows + tiles.block_columns) * tiles.block_sum * self.element_bytes
         multiplied = tiles.block_rows * tiles.block_columns * tiles.block_sum
-        step = 250 + loaded / 48 + multiplied / 2048
-        parts = 0 if tiles.splits == 1 else 1800 + tiles.splits * tiles.block_rows * tiles.block_columns / 16
-        return waves * (2000 + steps * step + parts)
+        each = 5e-8 if tiles.block_rows >= _WARP_GROUP_ROWS else 3.8e-7
+        parts = 0.0 if tiles.splits == 1 else 0.1 + 1.4e-4 * tiles.splits * tiles.block_rows * tiles.block_columns
+        rounds = max(1.0, self.tiles(tiles) * tiles.splits / processors)
+        return 1.8 + rounds * (steps * (waiting + 1.06e-5 * loaded + each * multiplied) + parts)
 
 
 def _usual() -> Iterator[Tiles]:

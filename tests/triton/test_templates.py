@@ -14,13 +14,14 @@ from slipstream.diffusion.signature import signature
 from slipstream.graph.gpu.triton.contraction import find_contraction
 from slipstream.graph.gpu.triton.contraction_source import contraction_kernel, extents_of
 from slipstream.graph.gpu.triton.kernel import Kernel, compile_kernel, kernel_of
+from slipstream.graph.gpu.triton.templates import find_template
 from slipstream.graph.gpu.triton.tiles import Extents
 from slipstream.machine.target import resolve_target
 from slipstream.program.decisions import IllegalDecisionError
 from slipstream.program.space import Space
 from slipstream.search.diffusion import Diffusion
 from slipstream.search.types import Question
-from tests.triton.operators import CASES, batched, convolution, depthwise, matmul
+from tests.triton.operators import CASES, REDUCTIONS, batched, convolution, depthwise, matmul
 
 pytest.importorskip("triton")
 
@@ -51,9 +52,19 @@ def test_kernels_compute_what_tvm_computes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {name for name, _, _ in results} == set(CASES)
-    assert any(tiles[3] > 1 for _, tiles, _ in results)
+    assert {name for name, *_ in results} == {*CASES, *REDUCTIONS}
+    assert any(scratch for *_, scratch in results)
     assert not [result for result in results if not result[2] < _EXACT]
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_what_is_no_contraction_is_read_as_reductions_of_rows(name: str) -> None:
+    template = find_template(REDUCTIONS[name], _H200)
+    assert template is not None
+    assert template.name == "reduction"
+    assert not template.refusal(template.start)
+    compiled = compile_kernel(template.kernel(template.start), "sm_90")
+    assert compiled.code[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
