@@ -24,6 +24,7 @@ from slipstream.graph.fold import fold_constants
 from slipstream.graph.gpu.fuse import fuse_as_tvm, fuse_kernels
 from slipstream.graph.gpu.parallel_matmuls import join_matmuls
 from slipstream.graph.gpu.storage_type import store_in
+from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
@@ -112,6 +113,12 @@ PASSES: tuple[Pass, ...] = (
         "whole vectors",
         "convolutions with filters that fill no vectors compute a few more, which are cut off again",
         fill_vectors,
+    ),
+    Pass(
+        "transposes",
+        "for tensor cores: moved behind the operators that read them, until two cancel",
+        lambda mod, target: move_transposes(mod) if target.uses_tensor_cores else mod,
+        optional=True,
     ),
     Pass(
         "parallel matmuls",
