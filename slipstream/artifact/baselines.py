@@ -153,8 +153,8 @@ def run_openvino(model: Path, feeds: dict[str, Array], threads: int, **settings:
 def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> Run:
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
-    In float32 throughout, as the artifact is, unless TensorFloat-32, which keeps 10 bits of each factor, is asked for or
-    used by the artifact. An artifact in half precision is compared with a model of nothing but halves.
+    In float32 throughout, as the artifact is, unless TensorFloat-32, which keeps 10 bits of each factor, is asked for
+    or used by the artifact. An artifact in half precision is compared with a model of nothing but halves.
     """
     torch = _import_torch()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32" or dtype == "tf32"
