@@ -21,9 +21,11 @@ from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.gpu.exported_products import restore_products
 from slipstream.graph.gpu.fuse import fuse_as_tvm, fuse_kernels
 from slipstream.graph.gpu.parallel_matmuls import join_matmuls
 from slipstream.graph.gpu.storage_type import store_in
+from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
@@ -112,6 +114,18 @@ PASSES: tuple[Pass, ...] = (
         "whole vectors",
         "convolutions with filters that fill no vectors compute a few more, which are cut off again",
         fill_vectors,
+    ),
+    Pass(
+        "exported products",
+        "for tensor cores: products in the shapes they have in the model, without what an exporter puts around them",
+        lambda mod, target: restore_products(mod) if target.uses_tensor_cores else mod,
+        optional=True,
+    ),
+    Pass(
+        "transposes",
+        "for tensor cores: moved behind the operators that read them, until two cancel",
+        lambda mod, target: move_transposes(mod) if target.uses_tensor_cores else mod,
+        optional=True,
     ),
     Pass(
         "parallel matmuls",

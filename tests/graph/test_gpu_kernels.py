@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -156,3 +157,29 @@ def test_older_gpus_refuse_newer_types(dtype: str) -> None:
     with pytest.raises(TargetError, match=f"sm_75.*{dtype}.*sm_80"):
         resolve_target("cuda:sm_75", dtype=dtype)
     assert resolve_target("cuda:sm_80", dtype=dtype).dtype == dtype
+
+
+def test_an_attention_exported_by_pytorch_is_one_kernel(tmp_path: Path) -> None:
+    """Its softmax is guarded: a row whose scores are all minus infinity gives zeros."""
+    torch = pytest.importorskip("torch")
+
+    class Attention(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, q, k, v, mask):
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return mixed.transpose(1, 2).reshape(2, 6, 16)
+
+    rng = np.random.default_rng(0)
+    feeds = [rng.standard_normal((2, 2, 6, 8)).astype(np.float32) for _ in range(3)]
+    mask = np.where(rng.random((1, 1, 6, 6)) < 0.5, -np.inf, 0.0).astype(np.float32)
+    mask[..., 0, :], mask[..., 1, :] = -np.inf, 0.0
+    tensors = [torch.from_numpy(array) for array in (*feeds, mask)]
+    torch.export.save(torch.export.export(Attention(), tuple(tensors)), tmp_path / "model.pt2")
+    model = slipstream.load_model(tmp_path / "model.pt2")
+    target = resolve_target("cuda:sm_90", dtype="float16")
+    module = prepare(model.module, target)[0]
+    assert sum(operator.weight for operator in extract_operators(module)) == (1 if target.has_triton else 3)
+    built = build(module, resolve_target("cpu"))
+    (found,) = TvmExecutor(built.executable, built.weights, model.inputs, model.outputs)(*feeds, mask)
+    expected = Attention()(*tensors).numpy()
+    assert not expected[:, 0].any()
+    np.testing.assert_allclose(found, expected, atol=4e-3 * np.abs(expected).max())

@@ -30,7 +30,8 @@ class Role(Enum):
 class KernelFacts:
     """Of a function with one result, its last parameter.
 
-    `contracts`: it sums products of two tensors. `moves`: it only copies elements, one tensor's each to one place.
+    `contracts`: it sums products of two tensors. `copies`: each element is one of the argument's, at a known place;
+    `moves`: each of the argument's goes to one place.
     `is_view`: the result lies in memory as the argument does. `gathers`: elements are chosen by other elements, or
     several tensors are joined. `costly`: it calls functions such as exp. `aligned` are the arguments of which an
     element is read only for the element of the result at the same place. `slides`: windows that overlap are summed up.
@@ -39,6 +40,7 @@ class KernelFacts:
     role: Role
     elements: int
     contracts: bool = False
+    copies: bool = False
     moves: bool = False
     is_view: bool = False
     gathers: bool = False
@@ -69,7 +71,8 @@ def facts_of(func: tirx.PrimFunc) -> KernelFacts:
     return KernelFacts(
         Role.POINTWISE,
         elements,
-        moves=_moves(func, blocks),
+        copies=len(func.params) == 2 and _copies(blocks),
+        moves=_has_one_argument(func) and _copies(blocks) and all(kind_of(block) in _MOVES for block in blocks),
         is_view=_has_one_argument(func) and bool(relax.analysis.has_reshape_pattern(func)),
         gathers=any(_gathers(block) for block in blocks),
         costly=any(_call_name(call) not in _FREE_CALLS for b in blocks for call in nodes(b.stmt.body, tvm.ir.Call)),
@@ -131,10 +134,8 @@ def _in_order(indices: Any, block: Block) -> bool:
     return len(kept) == len(wide) and all(a.same_as(b) for a, b in zip(kept, wide, strict=True))
 
 
-def _moves(func: tirx.PrimFunc, blocks: list[Block]) -> bool:
-    """Whether there is one argument and each of its elements goes to one place."""
-    copies = [block.store is not None and isinstance(block.store.value, TensorLoad) for block in blocks]
-    return _has_one_argument(func) and all(copies) and all(kind_of(block) in _MOVES for block in blocks)
+def _copies(blocks: list[Block]) -> bool:
+    return all(block.store is not None and isinstance(block.store.value, TensorLoad) for block in blocks)
 
 
 def _has_one_argument(func: tirx.PrimFunc) -> bool:

@@ -140,7 +140,7 @@ def _readers(node: Node, owners: dict[Node, list[Group]]) -> list[Group]:
     groups = list({id(group): group for user in node.users for group in owners[user]}.values())
     if not all(_takes(group, node) for group in groups):
         return []
-    return groups if len(groups) == 1 or node.facts.moves else []
+    return groups if len(groups) == 1 or node.facts.copies else []
 
 
 def _takes(group: Group, node: Node) -> bool:

@@ -20,6 +20,7 @@ from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_consta
 
 _FLOAT = "float32"
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
+_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 # Constants that no contraction reads stay in float32 below this: reading them costs nothing.
 _LARGE_CONSTANT = 1 << 16
 _EXACT = ("max", "min")  # reductions that rounding on the way does not change
@@ -217,6 +218,9 @@ class _Retype:
         if isinstance(value, tirx.FloatImm):  # the start of a maximum is the least number there is
             largest = float(tirx.max_value(self._half).value)
             return tirx.FloatImm(self._half, min(max(float(value.value), -largest), largest))
+        if isinstance(value, tvm.ir.Call) and value.op == _IF_THEN_ELSE:  # padding and concatenation
+            condition, yes, no = value.args
+            return tirx.if_then_else(condition, self._rounded(yes), self._rounded(no))
         return tirx.Cast(self._half, value)
 
     def _block(self, block: Any) -> Any:

@@ -22,6 +22,7 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
     "warps": (1, 2, 4, 8),
 }
 _LEAST = "-3.4028234663852886e38"
+_LEAST_TOTAL = "1e-30"  # of a row with any score it is at least 1; one without is zero
 _LEAST_SIZE = 16  # of a matrix that tensor cores multiply
 _MOST_NUMBERS_OF_A_THREAD = 192
 
@@ -158,7 +159,7 @@ class _Body:
             f"    value = {self._tile('column', 'feature', a.value)}",
             f"    mixed = tl.dot(weight.to({_TYPES[a.dtype]}), value, mixed * shrink[:, None]{precision})",
             "    top = higher",
-            "mixed = mixed / total[:, None]",
+            f"mixed = mixed / tl.maximum(total, {_LEAST_TOTAL})[:, None]",
         ]
         return [*lines, self._store()]
 
