@@ -88,7 +88,7 @@ def _find(func: tirx.PrimFunc) -> Reduction | None:
 
 def _reduction(block: Any) -> Stage:
     store = block.body
-    combined = _without_casts(store.value) if isinstance(store, tirx.BufferStore) else None
+    combined: Any = _without_casts(store.value) if isinstance(store, tirx.BufferStore) else None
     if type(combined) not in _KINDS:
         raise TypeError("not a sum, a maximum or a minimum")
     own, value = combined.a, combined.b
