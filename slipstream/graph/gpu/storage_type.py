@@ -156,7 +156,9 @@ def in_storage_type(func: tirx.PrimFunc, halved: tuple[bool, ...], half: str) ->
         # A running total must not be rounded each time: it is copied into the result once.
         new[result] = tirx.decl_buffer(list(result.ty.shape), _FLOAT, f"{result.name}_sum")
         allocated, after = [new[result]], [_copy(new[result], parameters[-1], half)]
-    changed = _Retype(new, operands, half).block(root)
+    # What is computed from elements alone, such as a mask, may be as large as float32 can be.
+    limits = half == "float16" and not any(block.reductions for block in blocks_of(func))
+    changed = _Retype(new, operands, half, limits=limits).block(root)
     body = tirx.SeqStmt([changed.body, *after]) if after else changed.body
     block = s_tir.SBlock([], [], [], "root", body, None, [*changed.alloc_buffers, *allocated])
     return tirx.PrimFunc(parameters, s_tir.SBlockRealize([], True, block), func.ret_type, func.attrs)
@@ -191,8 +193,8 @@ def _copy(source: Any, to: Any, half: str) -> Any:
 class _Retype:
     """Replaces buffers by those of another type, with conversions where elements are read and written."""
 
-    def __init__(self, new: dict[Any, Any], operands: list[Any], half: str) -> None:
-        self._new, self._half = new, half
+    def __init__(self, new: dict[Any, Any], operands: list[Any], half: str, *, limits: bool) -> None:
+        self._new, self._half, self._limits = new, half, limits
         self._wide = [operand for operand in operands if operand not in new]
 
     def block(self, root: Any) -> Any:
@@ -221,7 +223,13 @@ class _Retype:
         if isinstance(value, tvm.ir.Call) and value.op == _IF_THEN_ELSE:  # padding and concatenation
             condition, yes, no = value.args
             return tirx.if_then_else(condition, self._rounded(yes), self._rounded(no))
-        return tirx.Cast(self._half, value)
+        return tirx.Cast(self._half, self._within(value) if self._limits else value)
+
+    def _within(self, value: Any) -> Any:
+        """A finite number stays one: a mask of the least float32 must not become one of minus infinity."""
+        largest = tirx.const(float(tirx.max_value(self._half).value), _FLOAT)
+        is_finite = tirx.abs(value) <= tirx.max_value(_FLOAT)
+        return tirx.Select(is_finite, tirx.max(tirx.min(value, largest), -largest), value)
 
     def _block(self, block: Any) -> Any:
         regions = (
