@@ -16,10 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import slipstream
+from benchmarks.detector import write_detector
+from benchmarks.gpu_kernels import kernels_in_child
 from benchmarks.gpu_table import markdown, numbers, short_name
 from benchmarks.runner import run
 from slipstream.machine.cuda import this_device
-from slipstream.machine.target import available_cores
+from slipstream.machine.target import DTYPES, available_cores
 from slipstream.session.budget import parse_duration
 from slipstream.session.events import Event, Snapshot
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
@@ -30,8 +32,9 @@ QUICK = {"model": "zoo:tiny_cnn", "budget": "20s", "preset_budget": "0", "agains
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="zoo:resnet18")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--model", default="zoo:resnet18", help="of the zoo, a file, or `detector`")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--batch", type=int, default=1, help="of models whose inputs leave it open")
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--name", help="of the run [made of model, type, budget and seed]")
     parser.add_argument("--preset-budget", default="5m", help="0 leaves the preset out")
@@ -44,9 +47,9 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     """The run after each of its steps, so that one that is cut off leaves what it had."""
     import_tvm_without_torch()
     budget = parse_duration(options.budget)
-    name = options.name or name_of(options.model, options.dtype, budget, options.seed)
+    name = options.name or name_of(options.model, options.dtype, budget, options.seed, options.batch)
     report: dict[str, Any] = {
-        "model": options.model,
+        "model": options.model if options.batch == 1 else f"{options.model} batch {options.batch}",
         "dtype": options.dtype,
         "seed": options.seed,
         "device": asdict(this_device()),
@@ -54,23 +57,43 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     }
     with TemporaryDirectory(dir=options.work) as folder:
         out = Path(folder) / "ours"
-        chosen = {"dtype": options.dtype, "seed": options.seed}
-        report["ours"] = tune(options.model, out, budget, **chosen)
+        model = str(write_detector(options.work / "detector.onnx")) if options.model == "detector" else options.model
+        chosen = {"dtype": options.dtype, "seed": options.seed, "shapes": shapes_of(model, options.batch)}
+        report["ours"] = tune(model, out, budget, **chosen)
         yield name, report
         if options.preset_budget != "0":
             seconds = parse_duration(options.preset_budget)
-            report["preset"] = tune(options.model, Path(folder) / "preset", seconds, preset="metaschedule", **chosen)
+            report["preset"] = tune(model, Path(folder) / "preset", seconds, preset="metaschedule", **chosen)
             yield name, report
         for key, against in (("bench", options.against), ("bench_then", options.then_against)):
             names = [one for one in against.split(",") if one]
             if names or key == "bench":
                 report[key] = against_others(out, names, options.seconds)
                 yield name, report
+        counted = [timing["name"] for timing in report["bench"]["timings"]]
+        report["kernels"] = {side: kernels_in_child(out, side) for side in counted}
+        yield name, report
 
 
-def name_of(model: str, dtype: str, budget: float, seed: int) -> str:
-    """Of a run: those with the first seed do not name it."""
-    return f"{short_name(model)} {dtype} {budget:g}s" + (f" seed {seed}" if seed else "")
+def name_of(model: str, dtype: str, budget: float, seed: int, batch: int = 1) -> str:
+    """Of a run: those with the first seed, or one input at a time, do not name it."""
+    whole = short_name(model) + (f" batch {batch}" if batch > 1 else "")
+    return f"{whole} {dtype} {budget:g}s" + (f" seed {seed}" if seed else "")
+
+
+def shapes_of(model: str, batch: int) -> dict[str, list[int]]:
+    """The shapes of the model's inputs, whose first extent is the batch; none if that is 1."""
+    if batch == 1:
+        return {}
+    import onnx
+
+    from slipstream.frontends import zoo
+
+    proto = zoo.build(model.removeprefix("zoo:")) if model.startswith("zoo:") else onnx.load(model)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    extents = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in inputs}
+    return {name: [batch, *rest] for name, (_, *rest) in extents.items()}
 
 
 class Recorder:

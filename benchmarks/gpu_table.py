@@ -28,6 +28,10 @@ def markdown(runs: Runs) -> str:
         "",
         *_table(_against(runs)),
     ]
+    if any("kernels" in run for run in runs.values()):
+        lines += ["", "### Kernels", "", "In one run of the model, as CUDA's profiler counts them.", ""]
+        lines += _table(_kernels(runs))
+        lines += ["", *_slowest(runs)]
     return "\n".join(lines) + "\n"
 
 
@@ -116,6 +120,46 @@ def _against(runs: Runs) -> Iterator[list[str]]:
                 yield [name, timings["slipstream"], ratio["against"], timings[ratio["against"]], _interval(ratio, 1, 2)]
             for other in bench.get("failed", ()):
                 yield [name, timings["slipstream"], other, "fails", ""]
+
+
+def _kernels(runs: Runs) -> Iterator[list[str]]:
+    yield ["run", "of", "kernels", "µs in kernels"]
+    for name, run in runs.items():
+        for side, kernels in run.get("kernels", {}).items():
+            if kernels:
+                yield [name, side, str(len(kernels)), f"{sum(seconds for _, seconds in kernels) * 1e6:.1f}"]
+
+
+_MOST_ROWS = 15
+
+
+def _slowest(runs: Runs) -> list[str]:
+    """Kernel by kernel, of the run that is slowest in comparison with torch.compile."""
+    ratios = {
+        name: ratio["median"]
+        for name, run in runs.items()
+        for ratio in run.get("bench", {}).get("ratios", ())
+        if ratio["against"] == _OTHER and _OTHER in run.get("kernels", {})
+    }
+    if not ratios:
+        return []
+    name = min(ratios, key=lambda run: ratios[run])
+    lines = [f"The longest of {name}, which is {ratios[name]:.2f} times as fast as {_OTHER}:", ""]
+    return [*lines, *_table(_longest(runs[name]["kernels"]))]
+
+
+_OTHER = "torch.compile"
+_NAME_LENGTH = 60
+
+
+def _longest(kernels: Mapping[str, list[tuple[str, float]]]) -> Iterator[list[str]]:
+    yield ["of", "kernel", "times", "µs"]
+    for side in ("slipstream", _OTHER):
+        times: dict[str, list[float]] = {}
+        for kernel, seconds in kernels[side]:
+            times.setdefault(kernel, []).append(seconds)
+        for kernel, of in sorted(times.items(), key=lambda item: -sum(item[1]))[:_MOST_ROWS]:
+            yield [side, f"`{kernel[:_NAME_LENGTH]}`", str(len(of)), f"{sum(of) * 1e6:.1f}"]
 
 
 def _table(rows: Iterator[list[str]]) -> list[str]:

@@ -154,16 +154,16 @@ def run_openvino(model: Path, feeds: dict[str, Array], threads: int, **settings:
 def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> Run:
     """As a CUDA graph on inputs that are on the device already: nothing but the kernels is timed.
 
-    In float32 throughout, as the artifact is, unless TensorFloat-32 is asked for, which keeps 10 bits of each factor.
-    An artifact in half precision is compared with a model of nothing but halves.
+    In float32 throughout, as the artifact is, unless TensorFloat-32, which keeps 10 bits of each factor, is asked for
+    or used by the artifact. An artifact in half precision is compared with a model of nothing but halves.
     """
     torch = _import_torch()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "torch:tf32" or dtype == "tf32"
     torch.backends.cudnn.benchmark = True
     module = module.to("cuda")
     tensors = [torch.from_numpy(value).to("cuda") for value in feeds.values()]
-    if dtype == "float16":
-        module, tensors = in_half_precision(module, tensors)
+    if dtype in ("float16", "bfloat16"):
+        module, tensors = in_half_precision(module, tensors, dtype)
     if name.startswith("torch.compile"):
         mode = "max-autotune-no-cudagraphs" if name.endswith("max-autotune") else "default"
         module = torch.compile(module, fullgraph=True, mode=mode)
@@ -190,8 +190,8 @@ def _run_on_gpu(name: str, module: Any, feeds: dict[str, Array], dtype: str) -> 
     return run
 
 
-def in_half_precision(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
-    """A float32 module and its inputs with every weight, constant and cast in float16, images channels last.
+def in_half_precision(module: Any, tensors: list[Any], dtype: str = "float16") -> tuple[Any, list[Any]]:
+    """A float32 module and its inputs with every weight, constant and cast in `dtype`, images channels last.
 
     `module.half()` alone leaves casts to float32 in the model, such as that of an attention mask: what is computed
     from them is float32, and cannot be multiplied with halves.
@@ -199,15 +199,16 @@ def in_half_precision(module: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
     torch = _import_torch()
     # Whatever the module is made of, exported it is one graph of functions, whose arguments say all types.
     exported = torch.export.export(module, tuple(tensors)).module()
+    kind = getattr(torch, dtype)
 
     def halved(value: Any) -> Any:
         if value is torch.float32:
-            return torch.float16
+            return kind
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
             return value
         # A finite number must not become infinite: a mask of 0 times -1e38 is 0, of 0 times infinity is not.
-        largest = torch.finfo(torch.float16).max
-        half = torch.where(value.isfinite(), value.clamp(-largest, largest), value).half()
+        largest = torch.finfo(kind).max
+        half = torch.where(value.isfinite(), value.clamp(-largest, largest), value).to(kind)
         return half.to(memory_format=torch.channels_last) if half.ndim == _IMAGES else half
 
     for node in exported.graph.nodes:

@@ -36,7 +36,7 @@ class PartitionedExecutor(Executor):
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         return dense_array(spec, value)
 
-    def _run(self, tensors: list[Any]) -> list[Any]:
+    def _run(self, tensors: list[Any], same: object = None) -> list[Any]:
         if self._closed:
             raise ArtifactError("the model was closed: load it again")
         values = dict(zip(self._given, tensors, strict=True))

@@ -18,7 +18,7 @@ from slipstream.frontends.output_files import arrays_of
 SEEDS = 3
 # Largest error allowed, relative to the largest value of the output: sums of thousands of rounded products
 # differ by some thousand units in the last place when they are added in another order.
-TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "tf32": 1e-2}
 # Of a model that rounds to 8 bits on its way: of a value between two steps, rounding before decides which it gets.
 _QUANTISED = 1e-2
 # Of an output in which nothing but zeros is expected: a sigmoid of large negative numbers is one, rounded.

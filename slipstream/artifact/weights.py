@@ -31,7 +31,7 @@ class WeightsFile:
         specs = []
         with self.path.open("ab") as file:
             for weight in weights:
-                content = np.ascontiguousarray(weight)
+                content = np.ascontiguousarray(weight).reshape(-1).view(np.uint8)
                 digest = hashlib.blake2b(content.data, digest_size=16).digest()
                 if digest not in self._offsets:
                     file.write(b"\0" * (-file.tell() % _ALIGNMENT))
@@ -54,6 +54,9 @@ def map_weights(path: Path, specs: Sequence[WeightSpec]) -> list[Array]:
     """The tensors as views of the file; processes that load the same artifact share the pages."""
     if not specs:
         return []
+    if any(spec.dtype == "bfloat16" for spec in specs):
+        import ml_dtypes  # noqa: F401  NumPy has the type from it
+
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if len(mapped) < max(spec.offset + int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in specs):

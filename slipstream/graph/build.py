@@ -21,6 +21,7 @@ from slipstream.graph.cpu import pipeline as tir_pipeline
 from slipstream.graph.execution_plan import UnplannableError, call_passes, lower_to_calls, operators_of, plan_calls
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
+from slipstream.graph.gpu.triton.kernel import launch_kernels
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target
 from slipstream.runtime.plan import Plan
@@ -74,6 +75,8 @@ def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
     mod, weights = _separate_weights(mod)
     try:
         with _context(target):
+            if target.gpu is not None:
+                mod = launch_kernels(_with_fixed_inputs(mod), target)
             executable = tvm.compile(
                 mod, target=target.tvm, relax_pipeline=_lowering(target), tir_pipeline=tir_pipeline.NAME
             )
@@ -145,7 +148,7 @@ def _lowering(target: Target) -> Any:
     return tvm.transform.Sequential(
         [
             *call_passes(),
-            # What neither reads an input nor writes an output is launched as one graph.
+            # What does not write an output is launched as one graph.
             *([transform.RewriteCUDAGraph()] if target.gpu is not None else []),
             transform.LowerAllocTensor(),
             transform.KillAfterLastUse(),
@@ -171,6 +174,14 @@ def _separate_weights(
     return transform.BundleModelParams("weights")(mod), collect.weights
 
 
+def _with_fixed_inputs(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module for a caller that always passes the same tensors: kernels that read them may be in a CUDA graph."""
+    functions = dict(mod.functions.items())
+    main = mod.get_global_var("main")
+    functions[main] = mod[main].with_attr("num_input", 0)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
 @mutator
 class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
     def __init__(self, largest_scalar: int) -> None:
@@ -183,15 +194,21 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, op: Any) -> Any:
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
-        array = np.from_dlpack(op.value)
+        array = _array_of(op.value)
         if 0 < array.nbytes <= self.largest_scalar:  # TVM cannot read an empty constant back
             return op
-        address = (array.ctypes.data, array.shape, str(array.dtype))
+        address = (op.value.data_ptr(), array.shape, str(array.dtype))
         if address not in self.seen:
             self.seen[address] = relax.Var(f"weight_{len(self.weights)}", op.ty)
             self.parameters.append(self.seen[address])
             self.weights.append(array)
         return self.seen[address]
+
+
+def _array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """The tensor's memory as an array; a copy for bfloat16, which NumPy cannot take by DLPack."""
+    array: np.ndarray[Any, Any] = tensor.numpy() if str(tensor.dtype) == "bfloat16" else np.from_dlpack(tensor)
+    return array
 
 
 def _last_line(error: BaseException) -> str:

@@ -36,20 +36,22 @@ def convert_layout(mod: tvm.IRModule) -> tvm.IRModule:
 def respell(mod: tvm.IRModule) -> tvm.IRModule:
     """The same computation in operators that layout conversion can see through."""
     main = mod["main"]
-    for pattern, change in _respellings():
-        main = rewrite_call(pattern, change, main)
+    for name, pattern, change in _respellings():
+        # Looking for a pattern takes seconds in a large model.
+        if any(change(call, dict(zip((_x, _y), call.args, strict=False))) is not call for call in _calls(mod, name)):
+            main = rewrite_call(pattern, change, main)
     changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
     changed["main"] = main
     return changed
 
 
-def _respellings() -> list[tuple[Any, Respelling]]:
+def _respellings() -> list[tuple[str, Any, Respelling]]:
+    """(operator, pattern of its calls, what to write in their place)."""
+    one = [("squeeze", _squeeze), ("stack", _stack), ("nn.leakyrelu", _leaky_relu)]
     return [
-        (is_op("relax.squeeze")(_x), _squeeze),
-        (is_op("relax.stack")(_x), _stack),
-        (is_op("relax.clip")(_x, wildcard(), wildcard()), _clip),
-        (is_op("relax.nn.leakyrelu")(_x), _leaky_relu),
-        *((is_op(f"relax.{name}")(_x, _y), _full_rank) for name in _BINARY),
+        *((f"relax.{name}", is_op(f"relax.{name}")(_x), change) for name, change in one),
+        ("relax.clip", is_op("relax.clip")(_x, wildcard(), wildcard()), _clip),
+        *((f"relax.{name}", is_op(f"relax.{name}")(_x, _y), _full_rank) for name in _BINARY),
     ]
 
 
@@ -103,9 +105,9 @@ def _is_float_image(call: Any) -> bool:
     return isinstance(kind, relax.TensorType) and kind.ndim == _RANK and str(kind.dtype).startswith("float")
 
 
-def _calls(mod: tvm.IRModule, name: str) -> bool:
-    """Whether `main` calls the operator `name`."""
-    found = []
+def _calls(mod: tvm.IRModule, name: str) -> list[Any]:
+    """The calls of the operator `name` in `main`."""
+    found: list[Any] = []
     operator = tvm.ir.Op.get(name)
 
     def visit(value: Any) -> None:
@@ -113,4 +115,4 @@ def _calls(mod: tvm.IRModule, name: str) -> bool:
             found.append(value)
 
     relax.analysis.post_order_visit(mod["main"], visit)
-    return bool(found)
+    return found

@@ -21,7 +21,11 @@ from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
-from slipstream.graph.gpu.half_precision import cast_to_half
+from slipstream.graph.gpu.exported_products import restore_products
+from slipstream.graph.gpu.fuse import fuse_as_tvm, fuse_kernels
+from slipstream.graph.gpu.parallel_matmuls import join_matmuls
+from slipstream.graph.gpu.storage_type import store_in
+from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
@@ -51,6 +55,10 @@ def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 def _legalize_exactly(mod: tvm.IRModule, _: Target) -> tvm.IRModule:
     return transform.LegalizeOps()(mod)
+
+
+def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    return fuse_kernels(mod, with_attention=target.has_triton) if target.uses_tensor_cores else fuse_as_tvm(mod)
 
 
 def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -116,9 +124,22 @@ PASSES: tuple[Pass, ...] = (
         fill_vectors,
     ),
     Pass(
-        "half precision",
-        "on a GPU, if asked for: products of float16, added up in float32, for its tensor cores",
-        cast_to_half,
+        "exported products",
+        "for tensor cores: products in the shapes they have in the model, without what an exporter puts around them",
+        lambda mod, target: restore_products(mod) if target.uses_tensor_cores else mod,
+        optional=True,
+    ),
+    Pass(
+        "transposes",
+        "for tensor cores: moved behind the operators that read them, until two cancel",
+        lambda mod, target: move_transposes(mod) if target.uses_tensor_cores else mod,
+        optional=True,
+    ),
+    Pass(
+        "parallel matmuls",
+        "for tensor cores: matmuls of one tensor, such as the projections of an attention, as one",
+        lambda mod, target: join_matmuls(mod) if target.uses_tensor_cores else mod,
+        optional=True,
     ),
     Pass(
         "legalize",
@@ -129,12 +150,12 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "fuse",
         "padding and element-wise neighbours join their convolution or matmul in one function",
-        _tvm(
-            transform.AnnotateTIROpPattern(),
-            transform.FuseOps(),
-            transform.FuseTIR(),
-            transform.DeadCodeElimination(),
-        ),
+        _fuse,
+    ),
+    Pass(
+        "half precision",
+        "on a GPU, if asked for: kernels exchange float16 or bfloat16 and compute in float32",
+        lambda mod, target: store_in(mod, target.dtype) if target.is_half else mod,
     ),
     Pass(
         "mark weights",

@@ -52,6 +52,11 @@ class CudaDevice:
     warp: int = 32
     multiprocessors: int = 0
 
+    @property
+    def capability(self) -> int:
+        """The number in the architecture's name: 90 for sm_90."""
+        return int("".join(filter(str.isdigit, self.architecture)) or 0)
+
 
 def named_device(architecture: str) -> CudaDevice:
     """A GPU nobody has to have, for generating code: `sm_90` and its like."""

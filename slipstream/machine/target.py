@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from slipstream.machine.cuda import CudaDevice, find_device, from_target_json, p
 
 # LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
 _CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "bfloat16", "tf32")
+# Types that need tensor cores of this architecture or a later one.
+_AMPERE = 80
 _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
 
 
@@ -39,7 +42,23 @@ class Target:
 
     @property
     def is_half(self) -> bool:
-        return self.dtype == "float16"
+        """Whether tensors have half the bytes of the model's."""
+        return self.dtype in ("float16", "bfloat16")
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """Whether products are computed in a type with fewer digits than float32."""
+        return self.dtype != "float32"
+
+    @property
+    def rounding(self) -> float:
+        """How much products may be wrong by, relative to them, because their factors are rounded; 0 for float32."""
+        return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}.get(self.dtype, 0.0)
+
+    @property
+    def has_triton(self) -> bool:
+        """Whether Triton can generate programs for this target: it is installed, and the GPU is one it is for."""
+        return self.gpu is not None and self.gpu.capability >= _AMPERE and find_spec("triton") is not None
 
     @property
     def host(self) -> Target:
@@ -69,7 +88,7 @@ class Target:
         """The same for a search: programs for tensor cores ask for shared memory at launch and may have all of it."""
         import tvm
 
-        if self.gpu is None or not self.is_half:
+        if self.gpu is None or self.dtype != "float16":
             return self.tvm
         return tvm.target.Target(_cuda_config(self.gpu, self.gpu.shared_bytes), host=self.host.tvm)
 
@@ -87,8 +106,8 @@ class Target:
 
     def __str__(self) -> str:
         if self.gpu is not None:
-            half = ", float16" if self.is_half else ""
-            return f"{self.gpu.name} ({self.gpu.architecture}){half}"
+            dtype = f", {self.dtype}" if self.uses_tensor_cores else ""
+            return f"{self.gpu.name} ({self.gpu.architecture}){dtype}"
         return f"{self.cpu} ({self.architecture}), {self.threads} threads"
 
 
@@ -110,7 +129,12 @@ def _in_type(target: Target, dtype: str) -> Target:
     if dtype not in DTYPES:
         raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
     if dtype != "float32" and target.gpu is None:
-        raise TargetError("float16 is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
+        raise TargetError(f"{dtype} is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
+    if dtype in ("bfloat16", "tf32") and target.gpu is not None and target.gpu.capability < _AMPERE:
+        raise TargetError(
+            f"{target.gpu.name} ({target.gpu.architecture}) has no {dtype}, which needs sm_80 or later: "
+            "use --dtype float16 or leave it out"
+        )
     return target if dtype == target.dtype else replace(target, dtype=dtype)
 
 

@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
 _MOST_ATTEMPTS = 2
-# Some roundings of float16 on the way, whatever type the result has.
-_HALF_TOLERANCE = 16 * 2.0**-10
+# Roundings of the target's type on the way, whatever type the result has.
+_ROUNDINGS = 16
 
 
 @dataclass
@@ -295,7 +295,7 @@ class Engine:
             "arena": f"/proc/{os.getpid()}/fd/{reference.arena}",
             "layout": reference.layout,
             "best": self._best(trial.operator),
-            "tolerance": max(self.config.tolerance, _HALF_TOLERANCE if self.target.is_half else 0.0),
+            "tolerance": max(self.config.tolerance, _ROUNDINGS * self.target.rounding),
             "racing": asdict(self.config.racing),
         }
 

@@ -19,6 +19,7 @@ from tvm import s_tir, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from slipstream.graph.cpu import pipeline as tir_pipeline
+from slipstream.graph.gpu.triton.kernel import Kernel, compile_kernel, kernel_of
 from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
 
@@ -62,12 +63,16 @@ class Packing:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program after TVM's passes and before LLVM. Equal fingerprints mean equal code."""
+    """A program after TVM's passes and before LLVM. Equal fingerprints mean equal code.
+
+    One with a Triton `kernel` is still to be lowered: how to launch the kernel is known once it is compiled.
+    """
 
     module: Any
     fingerprint: str
     packings: tuple[Packing, ...]
     device: Any = None
+    kernel: Kernel | None = None
 
 
 def read_module(text: str) -> tvm.IRModule:
@@ -103,22 +108,39 @@ def lower(mod: tvm.IRModule, target: Target, *, prepack: bool = True) -> Lowered
 
 def _lower_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> Lowered:
     """Kernels, and the code on the host that launches them."""
-    mod = tirx.transform.BindTarget(target.tvm)(mod)
-    pipeline, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline.NAME)
-    host, kernels = split_host_device_mods(pipeline(mod))
+    if (kernel := kernel_of(mod["main"])) is not None:
+        return Lowered(mod, kernel.name, (), kernel=kernel)
+    host, kernels = _split_for_gpu(mod, target, skipped)
     if not kernels:
         raise ValueError("the program has no kernel: nothing of it is bound to the GPU's threads")
-    host = tvm.transform.Sequential([*skipped, finalize_host()])(host)
+    _, _, finalize_device = tirx.get_tir_pipeline(tir_pipeline.NAME)
     device = finalize_device()(next(iter(kernels.values())))
     parts = [tvm_ffi.structural_hash(part, map_free_vars=True) for part in (host, device)]
     return Lowered(host, "-".join(f"{part:x}" for part in parts), (), device)
+
+
+def _split_for_gpu(mod: tvm.IRModule, target: Target, skipped: list[Any]) -> tuple[Any, Any]:
+    """What runs on the host, lowered, and the kernels."""
+    mod = tirx.transform.BindTarget(target.tvm)(mod)
+    pipeline, finalize_host, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
+    host, kernels = split_host_device_mods(pipeline(mod))
+    return tvm.transform.Sequential([*skipped, finalize_host()])(host), kernels
 
 
 def generate_library(lowered: Lowered, target: Target, path: str) -> None:
     """A shared library of the kernels, if any, and what launches them; who loads it needs no compiler."""
     from slipstream.machine.linker import link
 
-    library = codegen_build(lowered.module, target.host.tvm)
+    host, imported = lowered.module, []
+    if lowered.kernel is not None:
+        assert target.gpu is not None
+        compiled = compile_kernel(lowered.kernel, target.gpu.architecture)
+        launcher = tvm.IRModule({"main": compiled.launcher(lowered.module["main"])})
+        host, _ = _split_for_gpu(launcher, target, [tirx.transform.SkipAssert()])
+        imported = [compiled.module]
+    library = codegen_build(host, target.host.tvm)
+    for module in imported:
+        library.import_module(module)
     if lowered.device is not None:
         with target.tvm:
             library.import_module(codegen_build(lowered.device, target.tvm))

@@ -96,6 +96,16 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Scale(Choice):
+    """A choice among sizes, rising: those next to each other are similar."""
+
+    def distance(self, a: Value, b: Value) -> float:
+        assert isinstance(a, int)
+        assert isinstance(b, int)
+        return abs(a - b) / max(1, len(self.candidates) - 1)
+
+
+@dataclass(frozen=True)
 class Location:
     """Where to compute a block. How many loops there are depends on the other decisions: TVM takes the nearest."""
 

@@ -17,12 +17,13 @@ from functools import cached_property
 from typing import Any
 
 from slipstream.errors import SlipstreamError
-from slipstream.program.decisions import Choice, Decisions, Location, Point, Points, Tile
+from slipstream.program.decisions import Choice, Decisions, Location, Point, Points, Scale, Tile
 
 Instruction = list[Any]  # [name, inputs, attributes, outputs], as TVM writes them
 
 _TILE, _CHOICE, _LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
-_SAMPLING = (_TILE, _CHOICE, _LOCATION)
+SCALE = "SampleScale"  # of our own templates
+_SAMPLING = (_TILE, _CHOICE, _LOCATION, SCALE)
 _DIGEST_BYTES = 10
 
 
@@ -154,4 +155,6 @@ def _point(instruction: Instruction, value: int | tuple[int, ...]) -> Point:
         return Tile(math.prod(value), int(attributes[0]), int(attributes[1]))
     if name == _CHOICE:
         return Choice(tuple(attributes[0]), tuple(attributes[1]))
+    if name == SCALE:
+        return Scale(tuple(attributes[0]), (1.0,) * len(attributes[0]))
     return Location()

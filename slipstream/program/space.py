@@ -21,6 +21,7 @@ from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
 from slipstream.program.trace import apply, block_names, read_trace
+from slipstream.program.triton_templates import TemplateSketch
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
 from slipstream.tvm_bridge.native_output import quiet_native_code
 
@@ -81,18 +82,24 @@ class Space:
 
     @cached_property
     def default(self) -> Program:
+        if self._template is not None:
+            return Program(self.key, self._template.sketch, self._template.start, "default")
         return self._program(untuned_start(self.func, self.target), "default")
 
     @cached_property
+    def _template(self) -> TemplateSketch | None:
+        return TemplateSketch.of(self.func, self.target)
+
+    @cached_property
     def direct(self) -> Program:
-        if not self.default.sketch.form:
+        if not self.default.sketch.form or self._template is not None:
             return self.default
         return self._program(direct_start(self.func, self.target), "form")
 
     @cached_property
     def own(self) -> tuple[Program, ...]:
-        winograd = [self._program(start, "form") for start in winograd_starts(self.func, self.target)]
-        others = [example for example in (self.direct, *winograd) if example.sketch != self.default.sketch]
+        forms = [self._program(start, "form") for start in winograd_starts(self.func, self.target)]
+        others = [example for example in (self.direct, *forms) if example.sketch != self.default.sketch]
         return (self.default, *others)
 
     def _program(self, start: Start | None, origin: str) -> Program:
@@ -134,6 +141,8 @@ class Space:
     @cached_property
     def sketches(self) -> tuple[Program, ...]:
         """An example program of every sketch that leaves something to decide, the default's first."""
+        if self._template is not None and self._template.template.alone:
+            return self.own
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
 
     def context(self, seed: int, **options: Any) -> Any:
@@ -175,10 +184,12 @@ class Space:
         if (limits := self.limits(sketch)) is not None:
             limits.check(decisions)
 
-    def limits(self, sketch: Sketch) -> GpuLimits | None:
+    def limits(self, sketch: Sketch) -> GpuLimits | TemplateSketch | None:
         """What programs of the sketch may ask of the GPU; None on a CPU and for the default program."""
         if self.target.gpu is None or not sketch.instructions:
             return None
+        if self._template is not None and sketch == self._template.sketch:
+            return self._template
         if sketch.digest not in self._limits:
             self._limits[sketch.digest] = find_limits(sketch, self._points_of(sketch), self.func, self.target)
         return self._limits[sketch.digest]
@@ -198,14 +209,25 @@ class Space:
     def draw_decisions(self, example: Program, rng: np.random.Generator) -> Decisions:
         """Decisions for the example's sketch at random; on a GPU such that it can run them."""
         limits = self.limits(example.sketch)
+        if isinstance(limits, TemplateSketch):
+            return limits.draw(rng)
         return d.draw(self.points(example), rng) if limits is None else draw_on_gpu(limits, rng)
 
     def realize(self, program: Program) -> Realized | None:
         """Replay the program and post-process it; None if it turns out not to be a legal schedule."""
         if not program.sketch.instructions:
             return Realized(program, self._default_module())
+        if self._template is not None and program.sketch == self._template.sketch:
+            return Realized(program, self._template.module(program.decisions)) if self._fits(program) else None
         scheduled = self.schedule(program)
         return scheduled and Realized(replace(program, decisions=scheduled[1]), scheduled[0].mod)
+
+    def _fits(self, program: Program) -> bool:
+        try:
+            self.check(program)
+        except _REFUSALS:
+            return False
+        return True
 
     def schedule(self, program: Program) -> tuple[s_tir.Schedule, Decisions] | None:
         """The same as a schedule, whose trace has all steps, and the decisions that TVM really took."""

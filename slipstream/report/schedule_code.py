@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.program.decisions import AT_ROOT, INLINED, Decisions
-from slipstream.program.sketch import Instruction, Sketch
+from slipstream.program.sketch import SCALE, Instruction, Sketch
 
 _MARK = re.compile(r"<(\d+)(?:\.(\d+))?>")
 _TILE, _CHOICE, _LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
@@ -46,8 +46,11 @@ def write_code(sketch: Sketch) -> ScheduleCode:
     wanted = _wanted(sketch.instructions)
     for place, instruction in enumerate(sketch.instructions):
         name, inputs, attributes, outputs = instruction
-        if name in (_TILE, _CHOICE, _LOCATION):
-            number = len(decided)
+        number = len(decided)
+        if name == SCALE:  # of a template, which has no other instructions
+            decided.append(Decided(outputs[0].replace("_", " "), "choice", tuple(attributes[0])))
+            lines.append(f"{outputs[0]} = <{number}>")
+        elif name in (_TILE, _CHOICE, _LOCATION):
             decided.append(_decided(instruction, origin))
             if name == _LOCATION:  # the loop of that number is found when the code runs
                 lines.append(f"{outputs[0]} = sch.sample_compute_location({inputs[0]}, decision=<{number}>)")

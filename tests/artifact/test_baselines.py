@@ -23,8 +23,10 @@ def small_bert(monkeypatch: pytest.MonkeyPatch) -> onnx.ModelProto:
     return zoo.build("bert_base")
 
 
-@pytest.mark.parametrize("name", ["bert", "tiny_cnn"])
-def test_a_model_in_half_precision_computes_nothing_in_float32(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [("bert", "float16"), ("tiny_cnn", "float16"), ("bert", "bfloat16")])
+def test_a_model_in_half_precision_computes_nothing_in_float32(
+    name: str, dtype: str, request: pytest.FixtureRequest
+) -> None:
     proto = request.getfixturevalue("small_bert") if name == "bert" else zoo.build(name)
     model = load_model(proto)
     feeds = random_inputs(model.inputs, np.random.default_rng(0))
@@ -32,13 +34,13 @@ def test_a_model_in_half_precision_computes_nothing_in_float32(name: str, reques
     tensors = [torch.from_numpy(value) for value in feeds.values()]
     with torch.inference_mode():
         expected = module(*tensors)
-        half, inputs = in_half_precision(module, tensors)
+        half, inputs = in_half_precision(module, tensors, dtype)
         seen = _Types()
         with seen:
             outputs = half(*inputs)
     assert torch.float32 not in seen.found
     for output, right in zip(outputs, expected, strict=True):
-        assert output.dtype == torch.float16
+        assert output.dtype == getattr(torch, dtype)
         torch.testing.assert_close(output.float(), right, rtol=0.05, atol=0.05 * float(right.abs().max()))
 
 

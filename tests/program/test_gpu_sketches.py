@@ -34,7 +34,7 @@ def _space(kind: str) -> Space:
 
 
 def _for_tensor_cores(space: Space) -> list[Program]:
-    return [example for example in space.sketches if WMMA["compute"] in example.sketch.text]
+    return [example for example in space.stock if WMMA["compute"] in example.sketch.text]
 
 
 def _types(operator: Operator) -> set[str]:
@@ -57,11 +57,11 @@ def test_half_precision_is_for_gpus() -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv2d 3x3", "matmul"])
-def test_tensor_cores_are_in_the_space_beside_the_others(kind: str) -> None:
+def test_metaschedules_sketches_for_tensor_cores_are_among_its_others(kind: str) -> None:
     space = _space(kind)
     tensor = _for_tensor_cores(space)
     assert tensor
-    assert len(tensor) < len(space.sketches)
+    assert len(tensor) < len(space.stock)
     in_float32 = next(o for o in operators() if o.name.startswith(kind))
     assert not _for_tensor_cores(Space(in_float32.key, in_float32.func, some_gpu()))
 

@@ -72,8 +72,16 @@ def flatten(op: Op) -> Value:
     return op.emit(torch.reshape, op[0], [math.prod(size[:axis]), math.prod(size[axis:])])
 
 
+# The heads of an attention's keys, and their transposition for the product, in one step.
+_KEYS = [0, 2, 3, 1]
+
+
 def transpose(op: Op) -> Value:
-    return op.emit(torch.permute, op[0], op.attr("perm", list(reversed(range(rank(op[0]))))))
+    order = list(op.attr("perm", list(reversed(range(rank(op[0]))))))
+    if order == _KEYS:
+        # As models of PyTorch write it: torch.compile takes the one step for the second one alone, and fails.
+        return op.emit(torch.transpose, op.emit(torch.transpose, op[0], 1, 2), -2, -1)
+    return op.emit(torch.permute, op[0], order)
 
 
 def squeeze(op: Op) -> Value:

@@ -127,7 +127,7 @@ def blocks_of(func: tirx.PrimFunc) -> Iterator[Block]:
 
 def convolution_of(block: Block) -> Convolution | None:
     """The sizes, if the block slides one tensor over another."""
-    for data, weight in permutations(_factors(block), 2):
+    for data, weight in permutations(factors_of(block), 2):
         windows = windows_of(block, data, weight)
         if windows:
             return _convolution(block, data, variables_in(*weight.indices), windows)
@@ -154,7 +154,7 @@ def _convolution(block: Block, data: Any, in_weight: set[Any], windows: list[Win
 
 def matmul_of(block: Block) -> Matmul | None:
     """The sizes, if the block multiplies two tensors and sums up; an element-wise product is no matmul."""
-    if not (factors := _factors(block)):
+    if not (factors := factors_of(block)):
         return None
     left, right = (variables_in(*factor.indices) for factor in factors)
     rows = [size for v, size in block.axes.items() if v in left - right]
@@ -186,7 +186,7 @@ def steps_of(index: Any, variables: list[Any]) -> list[int]:
     return [int(step) for step in steps] if all(isinstance(step, tirx.IntImm) for step in steps) else []
 
 
-def _factors(block: Block) -> list[Any]:
+def factors_of(block: Block) -> list[Any]:
     """The two tensor elements whose products a block sums up; empty if it does anything else."""
     if not block.reductions or not isinstance(block.summand, tirx.Mul) or block.reducer != "sum":
         return []

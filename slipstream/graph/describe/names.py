@@ -95,9 +95,31 @@ def describe(func: tirx.PrimFunc) -> tuple[str, tuple[str, ...]]:
     parts = [_Part(part.kind.removesuffix(":c"), part.blocks) for part in parts if part.kind != "copy"] or parts
     if not parts:
         return "opaque", ("opaque",)
+    parts = _without_moved_operands(_with_attention(parts))
     head = next((part for part in parts if _is_heavy(part)), parts[0])
     texts = [_text(part) if part is head else part.kind for part in parts]
     return " + ".join(texts), tuple(part.kind for part in parts)
+
+
+_MATMULS = ("matmul", "batch_matmul")
+_MOVES = ("transpose", "reshape", "slice", "split", "pad")
+
+
+def _with_attention(parts: list[_Part]) -> list[_Part]:
+    """Two matmuls with a softmax between them are one step, with whatever the function does before and in between."""
+    kinds = [part.kind for part in parts]
+    products = [place for place, kind in enumerate(kinds) if kind in _MATMULS]
+    if len(products) != 2 or "softmax" not in kinds[products[0] : products[1]]:
+        return parts
+    blocks = [block for place in products for block in parts[place].blocks]
+    return [_Part("attention", tuple(blocks)), *parts[products[1] + 1 :]]
+
+
+def _without_moved_operands(parts: list[_Part]) -> list[_Part]:
+    """Without the steps that only change how a contraction reads its operands."""
+    contractions = (*_MATMULS, *_CONVOLUTIONS.split("|"))
+    first = next((place for place, part in enumerate(parts) if part.kind in contractions), 0)
+    return [part for place, part in enumerate(parts) if place >= first or part.kind not in _MOVES]
 
 
 def _merge(parts: list[_Part], rule: _Rule) -> list[_Part]:

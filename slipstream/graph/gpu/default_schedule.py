@@ -1,6 +1,7 @@
-"""The default GPU program of an operator, before any tuning: the first of TVM's dlight rules that applies.
+"""The default GPU program of an operator, before any tuning: a Triton kernel for products on tensor cores, or the first
+of TVM's dlight rules that applies.
 
-They cover every operator at once, without sampling: matmuls through shared memory, matrix-vector products and
+The rules cover every operator at once, without sampling: matmuls through shared memory, matrix-vector products and
 reductions across the threads of a block, anything else with a thread for each element.
 """
 
@@ -13,6 +14,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.errors import TargetError
+from slipstream.graph.gpu.triton.templates import schedule_with_triton
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import import_tensor_core_intrinsics
 
@@ -21,6 +23,8 @@ _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, 
 
 def schedule_on_gpu(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A form of `func` whose loops are bound to threads; `func` itself if no rule fits."""
+    if (with_kernel := schedule_with_triton(func, target)) is not None:
+        return with_kernel
     if target.is_half:
         import_tensor_core_intrinsics()  # some rules would import all there are
     for rule in _rules():

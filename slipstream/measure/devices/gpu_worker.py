@@ -23,12 +23,12 @@ def main() -> None:
 
     import_tvm_without_torch()
     from slipstream.machine.cuda_libraries import load_runtime
-    from slipstream.measure.devices.launcher import Launcher
+    from slipstream.measure.devices.graph_launcher import GraphLauncher
 
     load_runtime()
     import tvm
 
-    launcher = Launcher(tvm.cuda(0))
+    launcher = GraphLauncher(tvm.cuda(0))
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     with contextlib.suppress(ChannelClosedError):
         while True:

@@ -1,0 +1,1 @@
+"""Triton as a generator of GPU code: templates whose kernels are written from an operator's own expressions."""
