@@ -73,7 +73,7 @@ def _kernels(model: str, dtype: str = "float16") -> list[Operator]:
 
 
 def _copies(operators: list[Operator]) -> list[str]:
-    moves = {"cast", "reshape", "transpose", "slice", "split", "pad", "copy"}
+    moves = {"cast", "reshape", "transpose", "slice", "split", "pad", "copy", "where"}
     return [operator.name for operator in operators if set(operator.kinds) <= moves]
 
 
