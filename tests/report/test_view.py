@@ -80,7 +80,7 @@ def test_times_are_within_the_session_and_slots_do_not_overlap(structure: dict[s
     for _, start, end, *_ in structure["slots"]:
         assert ends <= start <= end <= structure["session"]["elapsed"] + 1e-3
         ends = end
-    assert sum(structure["split"].values()) == pytest.approx(structure["session"]["elapsed"], rel=0.02)
+    assert sum(structure["split"].values()) == pytest.approx(structure["session"]["elapsed"], rel=0.05)
 
 
 def test_a_band_is_the_forecast_the_scheduler_made(tuned: Any, structure: dict[str, Any]) -> None:

@@ -134,7 +134,10 @@ def test_dropout_of_a_model_in_training_mode_stays_random(caplog: pytest.LogCapt
         ({"budget": "3 moons"}, "the option 'budget' of '3 moons' makes no sense: write 5m"),
         ({"budget": 0}, "the option 'budget' of 0 allows nothing"),
         ({"store": 3}, "the option 'store' has to be a path, not 3"),
-        ({"dtype": torch.float16}, "the option 'dtype' has to be one of float32, float16 as text, not torch.float16"),
+        (
+            {"dtype": torch.float16},
+            "the option 'dtype' has to be one of float32, float16, bfloat16, tf32 as text, not torch.float16",
+        ),
         ({"threads": 0}, "the option 'threads' has to be a whole number from 1, not 0"),
         ({"max_shapes": True}, "the option 'max_shapes' has to be a whole number from 1, not True"),
     ],

@@ -69,7 +69,7 @@ def test_what_is_no_contraction_is_read_as_reductions_of_rows(name: str) -> None
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_kernels_compile_without_a_gpu(architecture: str) -> None:
-    contraction = find_contraction(CASES["conv 3x3"])
+    contraction = find_contraction(CASES["conv 3x3, dilated"])
     assert contraction is not None
     tiles = extents_of(contraction).start(96 << 10, 8)
     assert tiles is not None

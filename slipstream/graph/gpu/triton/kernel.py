@@ -41,6 +41,7 @@ _NAMES = {
     "uint8": "u8",
     "bool": "i1",
 }
+_SCRATCH = [("parts", "fp32"), ("counts", "i32")]
 _LAUNCH = ["threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z"]
 _OVERLAPPING, _SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 _PARAMETER = re.compile(r"^\s*\.param\s.*?(\w+_param_\d+)", re.MULTILINE)
@@ -148,13 +149,13 @@ def compile_kernel(kernel: Kernel, architecture: str) -> CompiledKernel:
     from triton.backends.compiler import GPUTarget
 
     function = imported(kernel).kernel
-    names = [*(f"p{i}" for i in range(len(kernel.types))), *_SCRATCH[: len(kernel.scratch)]]
-    types = [*(_NAMES[dtype] for dtype in kernel.types), *("fp32", "i32")[: len(kernel.scratch)]]
+    arguments = [(f"p{i}", _NAMES[dtype]) for i, dtype in enumerate(kernel.types)]
+    arguments += _SCRATCH[: len(kernel.scratch)]
     source = triton.compiler.ASTSource(
         fn=function,
-        signature={name: f"*{dtype}" for name, dtype in zip(names, types, strict=True)},
+        signature={name: f"*{dtype}" for name, dtype in arguments},
         constexprs={},
-        attrs={(i,): [["tt.divisibility", 16]] for i in range(len(names))},
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(len(arguments))},
     )
     target = GPUTarget("cuda", int(re.sub(r"\D", "", architecture)), 32)
     options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
@@ -164,9 +165,6 @@ def compile_kernel(kernel: Kernel, architecture: str) -> CompiledKernel:
     parameters = len(_PARAMETER.findall(assembly[: assembly.index(")")]))
     code = _assemble(_with_scratch(assembly, name, kernel), str(compiled.metadata.arch))
     return CompiledKernel(kernel, code, int(compiled.metadata.shared), parameters)
-
-
-_SCRATCH = ("parts", "counts")
 
 
 def _with_scratch(assembly: str, name: str, kernel: Kernel) -> str:
@@ -190,12 +188,16 @@ def _assemble(assembly: str, architecture: str) -> bytes:
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     capability = int(re.sub(r"\D", "", architecture))
-    ptxas = get_ptxas(capability) if get_ptxas.__code__.co_argcount else get_ptxas()
-    path = getattr(ptxas, "path", None) or ptxas[0]
     with tempfile.TemporaryDirectory() as folder:
         text, code = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         text.write_text(assembly)
-        command = [path, f"--gpu-name={sm_arch_from_capability(capability)}", str(text), "-o", str(code)]
+        command = [
+            get_ptxas(capability).path,
+            f"--gpu-name={sm_arch_from_capability(capability)}",
+            str(text),
+            "-o",
+            str(code),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"ptxas: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
