@@ -112,8 +112,10 @@ def _opened(side: str, job: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
     from benchmarks.torch_models import MODELS
 
-    os.environ["SLIPSTREAM_TORCH_CACHE"] = str(Path(job["folder"], f"cache {side}"))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job["folder"], f"inductor {side}"))
+    # Inductor's command of the C++ compiler splits a path at spaces.
+    folder = side.replace(" ", "-")
+    os.environ["SLIPSTREAM_TORCH_CACHE"] = str(Path(job["folder"], f"cache-{folder}"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job["folder"], f"inductor-{folder}"))
     torch.manual_seed(job["seed"])
     make, inputs = MODELS[job["model"]]
     module, x = make().eval(), inputs()
