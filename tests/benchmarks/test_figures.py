@@ -71,7 +71,7 @@ SETTINGS = {
         "with its 95 % interval: a bootstrap",
         "with the 95 % interval of each median",
     ],
-    "shapes.md": ["The bar is 1.7 times the time", "together with 1.7 times as many"],
+    "shapes.md": ["The aim was 1.7 times the time", "together with 1.7 times as many"],
     "store.md": ["wait up to 30 s", "wrote for 30 s"],
     "tuning.md": ["within 5 % of its best", "at most 10 % of the time", "The reserve is 3 s", "10 % for settling"],
     "winograd.md": ["2.25 times fewer", "1e-3 for a measured program, 1e-4 for a compiled model"],
