@@ -22,7 +22,7 @@ from tvm.tirx.build import codegen_build
 
 from slipstream.graph.build import prepare_for_cuda
 from slipstream.graph.cpu.default_schedule import schedule_default
-from slipstream.graph.gpu.triton.kernel import EXAMPLE, compile_kernel, is_available
+from slipstream.graph.gpu.triton.kernel import EXAMPLE, compile_kernel
 from slipstream.graph.operators import count_flops
 from slipstream.graph.parallelism import threads_worth
 from slipstream.machine.target import Target
@@ -53,7 +53,7 @@ def warm_up(target: Target) -> None:
         kernel = tvm.IRModule({"main": schedule_default(_matmul(64), target)})
         with target.tvm:
             codegen_build(lower(kernel, target).device, target.tvm)
-        if is_available() and target.dtype != "float32":
+        if target.has_triton and target.uses_tensor_cores:
             compile_kernel(EXAMPLE, target.gpu.architecture)
         target = target.host
     mod = read_module(tvm.ir.save_json(tvm.IRModule({"main": _matmul(64)})))

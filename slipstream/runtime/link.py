@@ -27,7 +27,7 @@ def pool_library() -> Path:
     """
     sources = b"".join((NATIVE / name).read_bytes() for name in ("pool.h", "pool.c"))
     digest = hashlib.blake2b(sources + " ".join(_FLAGS).encode(), digest_size=8).hexdigest()
-    path = _cache() / f"pool-{platform.machine()}-{digest}" / POOL
+    path = cache_folder() / f"pool-{platform.machine()}-{digest}" / POOL
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,8 @@ def copy_pool(directory: Path) -> None:
         shutil.copyfile(pool_library(), directory / POOL)
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where this user's caches are."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "slipstream"
 

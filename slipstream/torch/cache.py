@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from slipstream.artifact.manifest import WEIGHTS, Manifest
 from slipstream.machine.cpu import cpu_model
+from slipstream.runtime.link import cache_folder
 from slipstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 def folder_of(digest: str) -> Path:
     """The folder of a graph; `SLIPSTREAM_TORCH_CACHE` moves all of them."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SLIPSTREAM_TORCH_CACHE") or Path(home) / "slipstream" / "torch") / digest
+    return Path(os.environ.get("SLIPSTREAM_TORCH_CACHE") or cache_folder() / "torch") / digest
 
 
 @contextmanager

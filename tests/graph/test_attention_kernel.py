@@ -75,13 +75,12 @@ def test_decisions_that_cannot_run_are_refused() -> None:
 def test_the_kernel_computes_what_the_function_does(
     tokens: int, width: int, heads: int, dtype: str, tmp_path: Path
 ) -> None:
-    expressions = pytest.importorskip("slipstream.graph.gpu.triton.expressions")
     func = attention_of(tokens, width, heads, dtype)
     attention = find_attention(func)
     assert attention is not None
     tiles = AttentionTiles(16, 16, 1, 1)
     source = tmp_path / "kernel.py"
-    source.write_text(attention_source(attention, tiles, expressions.Writer))
+    source.write_text(attention_source(attention, tiles))
     rng = np.random.default_rng(0)
     arrays = [
         rng.standard_normal([int(e) for e in parameter.ty.shape]).astype(str(parameter.ty.dtype))

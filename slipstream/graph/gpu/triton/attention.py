@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.describe.blocks import TensorLoad, nodes
+from slipstream.graph.gpu.triton.contraction import without_cast
 from slipstream.graph.gpu.triton.simplify import simplified
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, REDUCTION, blocks, iter_kinds, start_schedule
 
@@ -116,7 +117,7 @@ def _read(func: Any, scores: Any, maximum: Any, total: Any, mean: Any, stored: A
     }
     sizes = {iteration.var: int(iteration.dom.extent) for block in (scores, mean) for iteration in block.iter_vars}
     short = [simplified(factor, sizes) for factor in (query, key, _renamed(value, in_mean))]
-    (query, dtype), (key, other), (value, another) = map(_without_cast, short)
+    (query, dtype), (key, other), (value, another) = map(without_cast, short)
     if not dtype == other == another:
         return None
     return Attention(
@@ -170,8 +171,3 @@ def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
         return next((new for old, new in known if old.same_as(variable)), variable)
 
     return tvm_ffi.structural_map(expression, ((tvm.ir.Var, rename),))
-
-
-def _without_cast(factor: Any) -> tuple[Any, str]:
-    inner = factor.value if isinstance(factor, tirx.Cast) else factor
-    return inner, str(inner.ty.dtype)

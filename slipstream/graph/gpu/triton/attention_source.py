@@ -7,12 +7,13 @@ normalizer calculation for softmax" (2018). No score is ever written to memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 from slipstream.graph.gpu.triton.attention import Attention
+from slipstream.graph.gpu.triton.expressions import TYPES, Names, Writer, power_of_two
 
 # In the order of `AttentionTiles`' fields: what may be decided, for all operators.
 CANDIDATES: dict[str, tuple[int, ...]] = {
@@ -54,11 +55,11 @@ class AttentionExtents:
 
     def refusal(self, tiles: AttentionTiles, shared_bytes: int) -> str:
         """Why a GPU cannot run these, or why others are better in every case; empty if neither."""
-        if tiles.block_rows > power_of_two(self.rows) or tiles.block_columns > power_of_two(self.columns):
+        if tiles.block_rows > fitting(self.rows) or tiles.block_columns > fitting(self.columns):
             return "a tile larger than the result"
         if tiles.stages > max(1, -(-self.columns // tiles.block_columns)):
             return "more stages than steps"
-        wide = power_of_two(self.inner) + power_of_two(self.features)
+        wide = fitting(self.inner) + fitting(self.features)
         numbers = tiles.block_rows * (tiles.block_columns + wide)
         if numbers > 32 * tiles.warps * _MOST_NUMBERS_OF_A_THREAD:
             return "more numbers than registers"
@@ -88,29 +89,13 @@ def _all() -> Iterator[AttentionTiles]:
         yield AttentionTiles(*values)
 
 
-class ExpressionWriter(Protocol):
-    """Writes expressions of TIR as Triton code."""
-
-    def value(self, expression: Any, guard: str = "") -> str: ...
-
-    def factor(self, expression: Any, guard: str, dtype: str) -> str: ...
-
-    def address(self, buffer: Any, indices: Any) -> str: ...
-
-
-WriterOf = Callable[[Mapping[Any, str], Mapping[Any, str], Mapping[Any, str], set[str]], ExpressionWriter]
-"""Makes a writer from pointers by tensor, names by variable, values by tensor, and names that are one number each."""
-
-
-def attention_source(
-    attention: Attention, tiles: AttentionTiles, writer_of: WriterOf, *, overlaps: bool = False
-) -> str:
+def attention_source(attention: Attention, tiles: AttentionTiles, *, overlaps: bool = False) -> str:
     """The text of a module with the function `kernel`, which takes a pointer to each of the operator's arguments.
 
     With `overlaps` it starts while the kernel before it ends, and waits for that before it reads.
     """
     pointers = {parameter: f"p{place}" for place, parameter in enumerate(attention.parameters)}
-    body = _Body(attention, tiles, writer_of, pointers)
+    body = _Body(attention, tiles, pointers)
     begin = ["tl.extra.cuda.gdc_wait()"] if overlaps else []
     lines = ["import triton", "import triton.language as tl", "", "", "@triton.jit"]
     lines.append(f"def kernel({', '.join(pointers.values())}):")
@@ -118,15 +103,12 @@ def attention_source(
 
 
 class _Body:
-    def __init__(
-        self, attention: Attention, tiles: AttentionTiles, writer_of: WriterOf, pointers: Mapping[Any, str]
-    ) -> None:
-        self.attention, self.tiles = attention, tiles
-        self._writer_of, self._pointers = writer_of, pointers
+    def __init__(self, attention: Attention, tiles: AttentionTiles, pointers: Mapping[Any, str]) -> None:
+        self.attention, self.tiles, self._pointers = attention, tiles, pointers
         self._names: dict[Any, str] = {}
         self._scalars: set[str] = set()
         self.rows, self.columns, self.inner, self.features = attention.sizes
-        self.wide_inner, self.wide_features = power_of_two(self.inner), power_of_two(self.features)
+        self.wide_inner, self.wide_features = fitting(self.inner), fitting(self.features)
 
     def lines(self) -> list[str]:
         a, t = self.attention, self.tiles
@@ -157,7 +139,7 @@ class _Body:
             "    shrink = tl.exp(top - higher)",
             "    total = total * shrink + tl.sum(weight, 1)",
             f"    value = {self._tile('column', 'feature', a.value)}",
-            f"    mixed = tl.dot(weight.to({_TYPES[a.dtype]}), value, mixed * shrink[:, None]{precision})",
+            f"    mixed = tl.dot(weight.to({TYPES[a.dtype]}), value, mixed * shrink[:, None]{precision})",
             "    top = higher",
             f"mixed = mixed / tl.maximum(total, {_LEAST_TOTAL})[:, None]",
         ]
@@ -184,12 +166,12 @@ class _Body:
         a = self.attention
         writer = self._writer({a.row: "(row)[:, None]", a.feature: "(feature)[None, :]"}, {a.mixed: "mixed"})
         guard = self._guard("row", "feature")
-        value = f"({writer.value(a.result, guard)}).to({_TYPES[str(a.output.dtype)]})"
+        value = f"({writer.value(a.result, guard)}).to({TYPES[str(a.output.dtype)]})"
         mask = f", mask={guard}" if guard else ""
         return f"tl.store({writer.address(a.output, a.indices)}, {value}{mask})"
 
-    def _writer(self, variables: dict[Any, str], replaced: dict[Any, str] | None = None) -> ExpressionWriter:
-        return self._writer_of(self._pointers, _Names({**self._names, **variables}), replaced or {}, self._scalars)
+    def _writer(self, variables: dict[Any, str], replaced: dict[Any, str] | None = None) -> Writer:
+        return Writer(self._pointers, Names({**self._names, **variables}), replaced or {}, self._scalars)
 
     def _guard(self, *names: str, down: bool = True) -> str:
         shapes = ("[:, None]", "[None, :]") if down else ("[None, :]",)
@@ -210,16 +192,6 @@ class _Body:
         return sizes.get(name) or (self.wide_inner if name == "inner" else self.wide_features)
 
 
-class _Names(dict[Any, str]):
-    """Names of variables; those of loops that run once are zero."""
-
-    def __missing__(self, variable: Any) -> str:
-        return "0"
-
-
-_TYPES = {name: f"tl.{name}" for name in ("float16", "bfloat16", "float32")}
-
-
-def power_of_two(extent: int) -> int:
+def fitting(extent: int) -> int:
     """The least power of two that an extent fits in, and tensor cores can multiply."""
-    return max(_LEAST_SIZE, 1 << (extent - 1).bit_length())
+    return max(_LEAST_SIZE, power_of_two(extent))

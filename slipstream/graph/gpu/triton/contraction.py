@@ -121,7 +121,7 @@ def _read(func: tirx.PrimFunc, anchor: Any, result: Any) -> Contraction | None:
     if factors is None or not _starts_at_zero(anchor):
         return None
     extents = {iter_var.var: int(iter_var.dom.extent) for iter_var in anchor.iter_vars}
-    (left, dtype), (right, other) = (_without_cast(simplified(factor, extents)) for factor in factors)
+    (left, dtype), (right, other) = (without_cast(simplified(factor, extents)) for factor in factors)
     if dtype != other:
         return None
     kinds: dict[int, list[Axis]] = {REDUCTION: [], DATA_PARALLEL: []}
@@ -175,7 +175,7 @@ def _starts_at_zero(anchor: Any) -> bool:
     return isinstance(init, tirx.BufferStore) and isinstance(init.value, tirx.FloatImm) and init.value.value == 0.0
 
 
-def _without_cast(factor: Any) -> tuple[Any, str]:
+def without_cast(factor: Any) -> tuple[Any, str]:
     """The factor as it is before it is converted to the type of the sums, and its type."""
     inner = factor.value if isinstance(factor, tirx.Cast) else factor
     return inner, str(inner.ty.dtype)

@@ -37,6 +37,18 @@ TYPES = {
 }
 
 
+class Names(dict[Any, str]):
+    """Triton's names of TIR's variables; those of loops that run once are zero."""
+
+    def __missing__(self, variable: Any) -> str:
+        return "0"
+
+
+def power_of_two(extent: int) -> int:
+    """The least power of two that is not smaller: the extents of Triton's tiles."""
+    return 1 << max(0, extent - 1).bit_length()
+
+
 class InexpressibleError(ValueError):
     """TIR that the templates have no Triton code for."""
 

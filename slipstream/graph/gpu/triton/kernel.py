@@ -28,6 +28,7 @@ from tvm import s_tir, tirx
 
 from slipstream.errors import BuildError
 from slipstream.machine.target import Target
+from slipstream.runtime.link import cache_folder
 
 ATTRIBUTE = "slipstream.triton"
 _NAMES = {
@@ -45,11 +46,6 @@ _SCRATCH = [("parts", "fp32"), ("counts", "i32")]
 _LAUNCH = ["threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z"]
 _OVERLAPPING, _SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 _PARAMETER = re.compile(r"^\s*\.param\s.*?(\w+_param_\d+)", re.MULTILINE)
-
-
-def is_available() -> bool:
-    """Whether Triton is installed, which is needed for compiling only."""
-    return importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -214,8 +210,7 @@ def _triton() -> Any:
 
 
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "slipstream" / "triton"
+    return cache_folder() / "triton"
 
 
 def imported(kernel: Kernel) -> ModuleType:

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm.tirx.analysis import undefined_vars
 
-from slipstream.graph.gpu.triton.expressions import TYPES, Writer
+from slipstream.graph.gpu.triton.expressions import TYPES, Names, Writer, power_of_two
 from slipstream.graph.gpu.triton.kernel import Kernel
 from slipstream.graph.gpu.triton.reduction import LARGEST, SMALLEST, SUM, Reduction, Stage
 
@@ -57,13 +57,13 @@ class RowExtents:
 
     def refusal(self, tiles: RowTiles) -> str:
         """Why a GPU cannot run these, or why others are better in every case; empty if neither."""
-        if tiles.block_rows > _power_of_two(self.rows):
+        if tiles.block_rows > power_of_two(self.rows):
             return "more rows than there are"
         if tiles.one_by_one:
             if not self.reduced or self.stages > 1 or self.length > _MOST_ONE_BY_ONE:
                 return "elements are needed more than once"
             return "fewer rows than threads" if tiles.block_rows < 32 * tiles.warps else ""
-        elements = tiles.block_rows * _power_of_two(self.length)
+        elements = tiles.block_rows * power_of_two(self.length)
         if elements > _MOST_ELEMENTS:
             return "more elements than registers"
         return "fewer elements than threads" if elements < 32 * tiles.warps else ""
@@ -75,7 +75,7 @@ class RowExtents:
 
     def _estimate(self, tiles: RowTiles, processors: int) -> float:
         blocks = -(-self.rows // tiles.block_rows)
-        length = self.length if tiles.one_by_one else _power_of_two(self.length)
+        length = self.length if tiles.one_by_one else power_of_two(self.length)
         each = tiles.block_rows * length / (32 * tiles.warps)
         if self.across:
             each *= max(1, _ELEMENTS_OF_A_LINE / tiles.block_rows)
@@ -120,7 +120,7 @@ class _Body:
         length = prod(extent for _, extent in stage.inner)
         inside = self._within(f"s{number}", length)
         value = Writer(self.pointers, names, self.known).value(stage.value, inside)
-        shape = f"({self.tiles.block_rows}, {_power_of_two(length)})"
+        shape = f"({self.tiles.block_rows}, {power_of_two(length)})"
         lines.append(f"value_{number} = tl.broadcast_to({value}, {shape})")
         if inside:
             lines.append(f"value_{number} = tl.where({inside}, value_{number}, {_NEUTRAL[stage.kind]})")
@@ -148,7 +148,7 @@ class _Body:
             inside, shape = self.guard, f"({self.tiles.block_rows},)"
         else:
             lines, names = self._variables(result, "r")
-            wide = _power_of_two(length) if length > 1 else 1
+            wide = power_of_two(length) if length > 1 else 1
             inside, shape = self._within("r", length), f"({self.tiles.block_rows}, {wide})"
         writer = Writer(self.pointers, names, self.known)
         value = f"({writer.value(result.value, inside)}).to({TYPES[str(result.buffer.dtype)]})"
@@ -162,7 +162,7 @@ class _Body:
         names, lines = self._row_names(stage, prefix)
         length = prod(extent for _, extent in stage.inner)
         if length > 1:
-            lines.append(f"{prefix}_element = tl.arange(0, {_power_of_two(length)})")
+            lines.append(f"{prefix}_element = tl.arange(0, {power_of_two(length)})")
         stride = length
         for place, (variable, extent) in enumerate(stage.inner):
             stride //= extent
@@ -172,7 +172,7 @@ class _Body:
         return lines, names
 
     def _row_names(self, stage: Stage, prefix: str) -> tuple[dict[Any, str], list[str]]:
-        names, lines = _Names(), []
+        names, lines = Names(), []
         stride = prod(extent for _, extent in stage.rows)
         for place, (variable, extent) in enumerate(stage.rows):
             stride //= extent
@@ -182,15 +182,8 @@ class _Body:
         return names, lines
 
     def _within(self, prefix: str, length: int) -> str:
-        inside = f"({prefix}_element < {length})[None, :]" if length != _power_of_two(length) and length > 1 else ""
+        inside = f"({prefix}_element < {length})[None, :]" if length != power_of_two(length) and length > 1 else ""
         return " & ".join(part for part in (self.guard, inside) if part)
-
-
-class _Names(dict[Any, str]):
-    """Names of variables; those of loops that run once are zero."""
-
-    def __missing__(self, variable: Any) -> str:
-        return "0"
 
 
 def _walks_rows(stage: Stage) -> bool:
@@ -200,7 +193,3 @@ def _walks_rows(stage: Stage) -> bool:
     largest = max((load for load in loads if len(load.indices)), key=lambda load: prod(map(int, load.source.shape)))
     inner = {variable for variable, _ in stage.inner}
     return not inner & set(undefined_vars(largest.indices[-1]))
-
-
-def _power_of_two(extent: int) -> int:
-    return 1 << max(0, extent - 1).bit_length()

@@ -12,8 +12,8 @@ from slipstream.graph.gpu.triton import attention_source, reduction_source, tile
 from slipstream.graph.gpu.triton.attention import Attention, find_attention
 from slipstream.graph.gpu.triton.contraction import Contraction, find_contraction
 from slipstream.graph.gpu.triton.contraction_source import contraction_kernel, extents_of
-from slipstream.graph.gpu.triton.expressions import InexpressibleError, Writer
-from slipstream.graph.gpu.triton.kernel import Kernel, is_available, with_kernel
+from slipstream.graph.gpu.triton.expressions import InexpressibleError
+from slipstream.graph.gpu.triton.kernel import Kernel, with_kernel
 from slipstream.graph.gpu.triton.reduction import Reduction, find_reduction
 from slipstream.machine.cuda import CudaDevice
 from slipstream.machine.target import Target
@@ -22,7 +22,7 @@ Values = tuple[int, ...]
 
 # The type of the factors of products, by what a model is computed in.
 _FACTORS = {"float16": "float16", "bfloat16": "bfloat16", "tf32": "float32"}
-_FIRST_ARCHITECTURE, _FIRST_OVERLAPPING = 80, 90
+_FIRST_OVERLAPPING = 90
 # A product with a few vectors reads the matrix once: no tile is reused.
 _FEWEST = 8
 _USUAL_PROCESSORS = 108  # of a GPU that is named only
@@ -46,9 +46,7 @@ class Template:
 
 def find_template(func: tirx.PrimFunc, target: Target) -> Template | None:
     """The template for an operator whose products the target computes on tensor cores, if Triton is installed."""
-    if target.gpu is None or target.dtype not in _FACTORS or not is_available():
-        return None
-    if _generation(target.gpu) < _FIRST_ARCHITECTURE:
+    if target.gpu is None or target.dtype not in _FACTORS or not target.has_triton:
         return None
     for read in (_of_contraction, _of_attention, _of_reduction):
         try:
@@ -112,7 +110,7 @@ def _attention_kernel(
     chosen = attention_source.AttentionTiles(*values)
     overlaps = _overlaps(gpu)
     return Kernel(
-        source=attention_source.attention_source(attention, chosen, Writer, overlaps=overlaps),
+        source=attention_source.attention_source(attention, chosen, overlaps=overlaps),
         types=tuple(str(parameter.ty.dtype) for parameter in attention.parameters),
         grid=extents.grid(chosen),
         warps=chosen.warps,
@@ -148,8 +146,4 @@ def _reduction_kernel(reduction: Reduction, gpu: CudaDevice, values: Values) -> 
 
 def _overlaps(gpu: CudaDevice) -> bool:
     """Whether a kernel can be launched while the one before it ends."""
-    return _generation(gpu) >= _FIRST_OVERLAPPING
-
-
-def _generation(gpu: CudaDevice) -> int:
-    return int(gpu.architecture.removeprefix("sm_").rstrip("af"))
+    return gpu.capability >= _FIRST_OVERLAPPING

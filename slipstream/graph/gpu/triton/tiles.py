@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from slipstream.graph.gpu.triton.expressions import power_of_two
+
 # In the order of `Tiles`' fields: what may be decided. Equal for all operators, so that decisions can be transferred.
 CANDIDATES: dict[str, tuple[int, ...]] = {
     "block_rows": (16, 32, 64, 128, 256),
@@ -116,4 +118,4 @@ def _usual() -> Iterator[Tiles]:
 
 def _fitting(extent: int) -> int:
     """The largest tile of an extent that is not mostly empty; tensor cores multiply 16 at a time."""
-    return max(16, 1 << (extent - 1).bit_length())
+    return max(16, power_of_two(extent))
