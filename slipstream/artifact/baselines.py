@@ -197,13 +197,13 @@ def in_half_precision(module: Any, tensors: list[Any], dtype: str = "float16") -
     from them is float32, and cannot be multiplied with halves.
     """
     torch = _import_torch()
+    from slipstream.frontends.torch_floats import change_floats
+
     # Whatever the module is made of, exported it is one graph of functions, whose arguments say all types.
     exported = torch.export.export(module, tuple(tensors)).module()
     kind = getattr(torch, dtype)
 
     def halved(value: Any) -> Any:
-        if value is torch.float32:
-            return kind
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
             return value
         # A finite number must not become infinite: a mask of 0 times -1e38 is 0, of 0 times infinity is not.
@@ -211,10 +211,7 @@ def in_half_precision(module: Any, tensors: list[Any], dtype: str = "float16") -
         half = torch.where(value.isfinite(), value.clamp(-largest, largest), value).to(kind)
         return half.to(memory_format=torch.channels_last) if half.ndim == _IMAGES else half
 
-    for node in exported.graph.nodes:
-        node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), halved)
-    exported.recompile()
-    return exported._apply(halved), [halved(tensor) for tensor in tensors]
+    return change_floats(exported, {torch.float32: kind}, halved), [halved(tensor) for tensor in tensors]
 
 
 def _run_torch(name: str, module: Any, feeds: dict[str, Array], threads: int) -> Run:

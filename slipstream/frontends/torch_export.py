@@ -14,6 +14,7 @@ from slipstream.errors import MissingDependencyError, ModelError, ShapeError, Un
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_graph import output_spec
+from slipstream.frontends.torch_floats import computes_in_halves, in_float32
 from slipstream.frontends.torch_recurrent import keep_layers
 
 
@@ -124,7 +125,7 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
 
     inputs = _inputs(program)
     try:
-        kept, converters = keep_layers(program)
+        kept, converters = keep_layers(in_float32(program) if computes_in_halves(program) else program)
         module = from_exported_program(
             kept,
             unwrap_unit_return_tuple=False,
@@ -156,6 +157,8 @@ def _inputs(program: Any) -> tuple[TensorSpec, ...]:
         value = node.meta["val"]
         _check_static(node.name, value)
         dtype = str(value.dtype).removeprefix("torch.")
+        if dtype == "bfloat16":
+            raise UnsupportedModelError(f"input {node.name!r} is bfloat16, which NumPy lacks: pass float32 or float16")
         specs.append(TensorSpec(node.name, tuple(value.shape), dtype, _index_limit(node)))
     return tuple(specs)
 
@@ -186,11 +189,12 @@ def _output_names(program: Any, count: int) -> list[str]:
 
 def fingerprint(program: Any) -> str:
     """The same for the same graph and weights."""
+    torch = import_torch()
     digest = hashlib.blake2b(digest_size=16)
     digest.update(str(program.graph).encode())
     for name, tensor in sorted(program.state_dict.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.tirx.build import codegen_build
 
 from slipstream.graph.build import prepare_for_cuda
@@ -50,7 +50,7 @@ def warm_up(target: Target) -> None:
     """Make LLVM, NVRTC and TVM's passes initialise themselves before the first fork. Nothing is run."""
     if target.gpu is not None:
         prepare_for_cuda()
-        kernel = tvm.IRModule({"main": schedule_default(_matmul(64), target)})
+        kernel = tvm.IRModule({"main": schedule_default(_relu(64), target)})
         with target.tvm:
             codegen_build(lower(kernel, target).device, target.tvm)
         if target.has_triton and target.uses_tensor_cores:
@@ -258,3 +258,9 @@ def _matmul(size: int) -> Any:
     k = te.reduce_axis((0, size), "k")
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     return te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+
+
+def _relu(size: int) -> Any:
+    a = te.placeholder((size, size), name="a")
+    b = te.compute((size, size), lambda i, j: tirx.max(a[i, j], tirx.const(0, "float32")), name="b")
+    return te.create_prim_func([a, b]).with_attr("global_symbol", "main")

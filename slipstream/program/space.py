@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -129,7 +129,10 @@ class Space:
         for generator in self._generators:
             # TVM warns of every custom rule it does not have.
             with self.target.tvm_for_search, quiet_native_code():
-                schedules = self.context(self._seed, space_generator=generator()).generate_design_space()
+                try:
+                    schedules = self.context(self._seed, space_generator=generator()).generate_design_space()
+                except (RuntimeError, ValueError, IndexError):  # attention on a GPU, for one
+                    continue
             for schedule in schedules:
                 try:
                     sketch, decisions = read_trace(schedule.trace, self.names)
@@ -195,10 +198,14 @@ class Space:
         return self._limits[sketch.digest]
 
     def _points_of(self, sketch: Sketch) -> Points:
-        for example in (*self.own, *self.stock):
+        for example in self._examples():
             if example.sketch.text == sketch.text:
                 return self.points(example)
         raise SketchError(f"operator {self.key} has no sketch {sketch.digest}")
+
+    def _examples(self) -> Iterator[Program]:
+        yield from self.own
+        yield from self.stock
 
     def draw(self, rng: np.random.Generator, examples: Sequence[Program] | None = None) -> Program:
         """A program at random: a sketch, then its decisions."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from pathlib import Path
 from typing import Any
 
 from slipstream.artifact.loaded import CompiledModel, load
 from slipstream.errors import SlipstreamError
+from slipstream.frontends.torch_floats import half_of
 from slipstream.torch.cache import compiling, digest_of, folder_of, share_weights
 from slipstream.torch.gpu_call import is_capturing, run_on_gpu
 from slipstream.torch.options import Options
@@ -93,6 +94,7 @@ def compile_variant(module: Any, values: Sequence[Any], static: Sequence[int], o
     constants = tuple(values[i] for i in static)
     fixed = tuple(None if i in positions else value for i, value in enumerate(values))
     outputs = _outputs(module, values)
+    options = _with_dtype(options, values, device)
     folder = folder_of(digest_of(module, values, static, options, device))
     with compiling(folder):
         if not _has_model(folder):
@@ -107,6 +109,14 @@ def compile_variant(module: Any, values: Sequence[Any], static: Sequence[int], o
     tuned = folder / "tuned"
     model = load(tuned if (tuned / "model").exists() else folder / "model", threads=options.threads)
     return Variant(folder, options, module, fixed, model, positions, constants, _states(constants), outputs)
+
+
+def _with_dtype(options: Options, values: Sequence[Any], device: str) -> Options:
+    """On a GPU a graph of nothing but halves is compiled for them; on a CPU it is computed in float32."""
+    import torch
+
+    half = half_of(value for value in values if isinstance(value, torch.Tensor))
+    return replace(options, dtype=half) if half and device == "cuda" and options.dtype == "float32" else options
 
 
 def _has_model(folder: Path) -> bool:

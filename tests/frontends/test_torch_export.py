@@ -162,3 +162,29 @@ def test_a_speech_network_exported_both_ways(tmp_path: Path) -> None:
         artifact = slipstream.compile(source, tmp_path / "out", **options)
         output = slipstream.load(artifact.directory)(x.numpy())[0]
         np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_a_model_in_half_precision_keeps_its_types_and_computes_in_float32(tmp_path: Path, example: tuple) -> None:
+    net = Net().eval().half()
+    image, tokens = example[0].half(), example[1]
+    result = slipstream.compile(net, tmp_path / "half", example_inputs=(image, tokens))
+    assert [spec.dtype for spec in result.manifest.inputs] == ["float16", "int64"]
+    assert [spec.dtype for spec in result.manifest.outputs] == ["float16", "float16"]
+    with torch.no_grad():
+        expected = Net.forward(net.float(), image.float(), tokens)
+    for mine, theirs in zip(slipstream.load(tmp_path / "half")(image, tokens), expected, strict=True):
+        np.testing.assert_allclose(torch.from_dlpack(mine).float().numpy(), theirs.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_parts_in_bfloat16_are_computed_in_float32_and_inputs_in_it_are_refused(tmp_path: Path) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = torch.nn.Linear(8, 4).bfloat16()
+
+        def forward(self, x):
+            return self.product(x.bfloat16()).float()
+
+    slipstream.compile(Mixed().eval(), tmp_path / "mixed", example_inputs=(torch.randn(2, 8),))
+    with pytest.raises(UnsupportedModelError, match="input 'x' is bfloat16"):
+        load_model(Mixed().eval(), example_inputs=(torch.randn(2, 8).bfloat16(),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,9 +22,14 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def exact_products() -> Iterator[None]:
+    of = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [backend.allow_tf32 for backend in of]
+    for backend in of:
+        backend.allow_tf32 = False
+    yield
+    for backend, allowed in zip(of, before, strict=True):
+        backend.allow_tf32 = allowed
 
 
 def convnet() -> nn.Module:
