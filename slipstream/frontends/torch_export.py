@@ -125,7 +125,8 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
 
     inputs = _inputs(program)
     try:
-        kept, converters = keep_layers(in_float32(program) if computes_in_halves(program) else program)
+        computed = in_float32(program) if computes_in_halves(program) else program
+        kept, converters = keep_layers(computed)
         module = from_exported_program(
             kept,
             unwrap_unit_return_tuple=False,
@@ -143,7 +144,7 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
         inputs=inputs,
         outputs=tuple(output_spec(n, field) for n, field in zip(names, returned.fields, strict=True)),
         fingerprint=fingerprint(program),
-        reference=TorchReference(program, inputs),
+        reference=TorchReference(computed, inputs),
         options={"shapes": dict(shapes)} if shapes else {},
     )
 
