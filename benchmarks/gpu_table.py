@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.spread import table
@@ -50,8 +51,18 @@ def numbers(runs: Runs) -> dict[str, str]:
             # Each has had its default program measured.
             searched = sum(operator["trials"] > 1 for operator in preset["operators"])
             found[f"{name}: operators the preset gets to"] = f"{searched} of {len(preset['operators'])}"
+    for dtype in sorted({run["dtype"] for run in runs.values()}):
+        ratios = [ratio for run in runs.values() if run["dtype"] == dtype for ratio in _ratios(run, _OTHER)]
+        if len(ratios) > 1:
+            found[f"{dtype} against {_OTHER}, mean"] = f"{geometric_mean(ratios):.2f}"
+            found[f"{dtype} against {_OTHER}, range"] = f"{min(ratios):.2f} - {max(ratios):.2f}"
     found |= {f"{kind}: slowest end to fastest": f"{max(of) / min(of):.2f}" for kind, of in ends.items() if len(of) > 1}
     return found
+
+
+def _ratios(run: Mapping[str, Any], other: str) -> list[float]:
+    """How many times as fast as another runtime the tuned model is."""
+    return [ratio["median"] for ratio in run.get("bench", {}).get("ratios", ()) if ratio["against"] == other]
 
 
 def reached(curve: list[tuple[float, float]], latency: float) -> float | None:
@@ -135,12 +146,7 @@ _MOST_ROWS = 15
 
 def _slowest(runs: Runs) -> list[str]:
     """Kernel by kernel, of the run that is slowest in comparison with torch.compile."""
-    ratios = {
-        name: ratio["median"]
-        for name, run in runs.items()
-        for ratio in run.get("bench", {}).get("ratios", ())
-        if ratio["against"] == _OTHER and _OTHER in run.get("kernels", {})
-    }
+    ratios = {n: r for n, run in runs.items() if _OTHER in run.get("kernels", {}) for r in _ratios(run, _OTHER)}
     if not ratios:
         return []
     name = min(ratios, key=lambda run: ratios[run])
