@@ -1,7 +1,9 @@
 """Which operators are similar enough to share decisions, and which of them is tuned for all.
 
 Three ways to tell, all selectable: the paper's two, by operator sequence (conv2d + add + relu) and by sketch; and our
-own, by anchor: the first operator and the signature of its sketch, so that another epilogue does not split a family.
+own, by anchor: the first operator, the signature of its sketch, so that another epilogue does not split a family, and
+the forms it has. Winograd's method makes a 3x3 convolution faster than any 1x1 convolution can be: in one family with
+it these would seem slow for their family, and get slots that bring nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
 def _by_anchor(member: Member) -> object:
     space = member.space
     if any(point.is_open for point in space.points(space.direct)):
-        return member.operator.kinds[:1], signature(space.direct.sketch)
+        return member.operator.kinds[:1], signature(space.direct.sketch), frozenset(e.sketch.form for e in space.own)
     return member.operator.kinds[:1], tuple(sorted(signature(example.sketch) for example in space.stock))
 
 

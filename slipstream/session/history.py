@@ -17,6 +17,8 @@ from slipstream.store.records import TrialRecord
 
 # Failures that say nothing about the program: it may be measured again.
 INCONCLUSIVE_FAILURES = frozenset({"device lost"})
+# Failures after which another program of the same operator may well work.
+FAILURES_OF_THE_PROGRAM = frozenset({"wrong result", "run error"})
 _RECENT = 12
 _MOST_LOST_SLOTS = 3
 

@@ -30,7 +30,7 @@ from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
 from slipstream.session.events import Event, Left, Snapshot, Watcher
 from slipstream.session.families import Families
-from slipstream.session.history import OperatorHistory, Slot, Trial
+from slipstream.session.history import FAILURES_OF_THE_PROGRAM, OperatorHistory, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, proposed
 from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
@@ -267,9 +267,12 @@ class Session:
         if slot.default:
             working = math.isfinite(operator.best)
             lacking = any(trial.is_inconclusive for trial in slot.trials if trial.position == 0)
-            exhausted = not lacking and not (working and self.operators[operator.key].space.sketches)
+            wrong = not working and any(trial.failure in FAILURES_OF_THE_PROGRAM for trial in slot.trials)
+            exhausted = not lacking and not ((working or wrong) and self.operators[operator.key].space.sketches)
             if exhausted and not working:
                 self._emit("message", text=f"{operator.name} cannot be measured and keeps its default program")
+            elif wrong:
+                self._emit("message", text=f"the default program of {operator.name} does not work: another is searched")
         self.history.end(number, self.elapsed, exhausted=exhausted)
         operator.update_row(self.settings.patience_trials, self.settings.most_trials)
         started = self._clock()

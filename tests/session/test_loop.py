@@ -282,6 +282,22 @@ def test_an_operator_that_cannot_be_measured_is_left_alone_and_the_others_are_tu
     assert session.snapshot.latency < session.snapshot.start_latency < math.inf
 
 
+def test_an_operator_whose_default_program_is_wrong_gets_another_one(tmp_path: Path) -> None:
+    bad = next(iter(operators()))
+    default = space(bad).default
+    realized = space(bad).realize(default)
+    assert realized is not None
+    wrong = realized.text
+
+    def seconds(candidate: Candidate) -> float | FailureKind:
+        is_default = candidate.operator == bad and candidate.module == wrong
+        return FailureKind.WRONG_RESULT if is_default else hashed(candidate)
+
+    session, _ = play(tmp_path / "s", Budget(trials=30), SyntheticMeasurer(seconds), search="random", **QUICK)
+    assert math.isfinite(session.history.operators[bad].best)
+    assert best_programs(session)[bad].identity != default.identity
+
+
 def test_a_measurer_that_dies_loses_nothing(tmp_path: Path) -> None:
     def dies(candidate: Candidate) -> float:
         raise RuntimeError("the device is on fire")
