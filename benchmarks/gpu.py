@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", default="torch,torch:tf32,torch.compile")
     parser.add_argument("--then-against", default="", help="compared last: torch.compile:max-autotune takes minutes")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the final comparison")
+    parser.add_argument("--no-kernels", action="store_true", help="do not count kernels, which takes half a minute")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -70,6 +71,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             if names or key == "bench":
                 report[key] = against_others(out, names, options.seconds)
                 yield name, report
+        if options.no_kernels:
+            return
         counted = [timing["name"] for timing in report["bench"]["timings"]]
         report["kernels"] = {side: kernels_in_child(out, side) for side in counted}
         yield name, report

@@ -20,7 +20,7 @@ from slipstream.runtime.plan import Plan
 
 PlanOrNone = TypeVar("PlanOrNone", Plan, Plan | None)
 
-_SECONDS = 1.5
+_SECONDS = 0.6
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 100
 # The fewest threads of those that are about as fast: they leave cores to other callers.
 _NEAR = 1.02

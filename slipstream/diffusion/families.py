@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from slipstream.diffusion.signature import signature
 from slipstream.errors import SlipstreamError
+from slipstream.graph.forms import forms_of
 from slipstream.graph.operators import Operator
 from slipstream.program.decisions import Points, Tile
 from slipstream.program.space import Space
@@ -90,7 +91,7 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
 def _by_anchor(member: Member) -> object:
     space = member.space
     if any(point.is_open for point in space.points(space.direct)):
-        return member.operator.kinds[:1], signature(space.direct.sketch), frozenset(e.sketch.form for e in space.own)
+        return member.operator.kinds[:1], signature(space.direct.sketch), forms_of(space.func, space.target)
     return member.operator.kinds[:1], tuple(sorted(signature(example.sketch) for example in space.stock))
 
 

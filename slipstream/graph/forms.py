@@ -66,6 +66,11 @@ def winograd_starts(func: tirx.PrimFunc, target: Target) -> list[Start]:
     return [start for start in starts if start is not None]
 
 
+def forms_of(func: tirx.PrimFunc, target: Target) -> frozenset[str]:
+    """The names of the forms an operator has."""
+    return frozenset(form for form in (DIRECT, *TILES) if function_in(form, func, target) is not None)
+
+
 def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """`func` in the form of that name; None if it has none. On a GPU there is only the direct one."""
     if form == DIRECT:

@@ -148,6 +148,11 @@ class Space:
             return self.own
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
 
+    @property
+    def leaves_something_to_decide(self) -> bool:
+        """Whether there are programs besides the default one; sketches are made only if that takes them to tell."""
+        return any(point.is_open for point in self.points(self.default)) or bool(self.sketches)
+
     def context(self, seed: int, **options: Any) -> Any:
         """A TVM tuning context for this operator."""
         import_intrinsics()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from slipstream.statistics import median
 
-_SECONDS, _MOST_CALLS = 1.5, 500
+_SECONDS, _MOST_CALLS = 0.7, 500
 
 
 def seconds_of_call(call: Callable[[], object]) -> float:
-    """The median over a second or two, or over 500 calls, without the first."""
+    """The median over most of a second, or over 500 calls, without the first."""
     samples: list[float] = []
     deadline = time.monotonic() + _SECONDS
     while len(samples) < 5 or (time.monotonic() < deadline and len(samples) < _MOST_CALLS):

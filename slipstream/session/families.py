@@ -69,13 +69,16 @@ def _nearest(operators: Operators, families: list[Family]) -> dict[str, list[tup
 
 def stored_relatives(operators: Operators, store: Store, hardware: str) -> dict[str, list[Relative]]:
     """Operators tuned earlier on this very hardware whose decisions fit one of ours, the most similar first."""
+    others = sorted(set(store.counts(hardware)) - set(operators))
+    if not others:
+        return {}
     sizes = {
         key: {signature(example.sketch): tile_extents(one.space.points(example)) for example in one.space.sketches}
         for key, one in operators.items()
     }
     found: dict[str, list[Relative]] = {key: [] for key in operators}
     programs = StoredPrograms(store)
-    for operator in sorted(set(store.counts(hardware)) - set(operators)):
+    for operator in others:
         known = _measured(programs, store.top(operator, hardware, _MOST_PROGRAMS))
         for key in operators:
             fitting = (m.program for m in known if signature(m.program.sketch) in sizes[key])

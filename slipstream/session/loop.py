@@ -268,7 +268,8 @@ class Session:
             working = math.isfinite(operator.best)
             lacking = any(trial.is_inconclusive for trial in slot.trials if trial.position == 0)
             wrong = not working and any(trial.failure in FAILURES_OF_THE_PROGRAM for trial in slot.trials)
-            exhausted = not lacking and not ((working or wrong) and self.operators[operator.key].space.sketches)
+            others = self.operators[operator.key].space.leaves_something_to_decide
+            exhausted = not lacking and not ((working or wrong) and others)
             if exhausted and not working:
                 self._emit("message", text=f"{operator.name} cannot be measured and keeps its default program")
             elif wrong:
