@@ -1,0 +1,120 @@
+"""Programs that sessions of one model held as the best of an operator, and how long each of them really takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks.candidates import operators_of
+from benchmarks.ended_session import EndedSession
+from slipstream.graph.operators import Operator
+from slipstream.machine.target import Target, resolve_target
+from slipstream.measure import reference_text
+from slipstream.measure.choose import cpu_measurer
+from slipstream.measure.timing.settling import Settling
+from slipstream.measure.types import Candidate, Measurement
+from slipstream.program.space import Program, Space, StockSpace
+
+Identity = tuple[str, Any]
+_AT_A_TIME = 15
+
+
+@dataclass
+class HeldPrograms:
+    """`programs` are those of each operator, numbered in the order in which they are first met."""
+
+    target: Target
+    known: Mapping[str, Operator]
+    own_sketches: bool
+    programs: dict[str, dict[Identity, Program]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: str, runs: Mapping[Any, EndedSession], *, own_sketches: bool) -> HeldPrograms:
+        target = resolve_target("cpu")
+        held = cls(target, {o.key: o for o in operators_of(model, target)}, own_sketches)
+        for ended in runs.values():
+            held.steps(ended)
+        return held
+
+    @property
+    def operators(self) -> dict[str, dict[str, Any]]:
+        return {
+            key: {"name": self.known[key].name, "weight": self.known[key].weight, "default": _default(programs)}
+            for key, programs in self.programs.items()
+        }
+
+    def steps(self, ended: EndedSession) -> list[tuple[float, str, int]]:
+        """When a session began to hold which program (operator, number) as the best; at its end, what it compiled."""
+        found: list[tuple[float, str, int]] = []
+        best: dict[str, float] = {}
+        for seconds, trial in sorted(_timed(ended), key=lambda pair: pair[0]):
+            if trial.seconds < best.get(trial.operator, math.inf) and (program := ended.program(trial)) is not None:
+                best[trial.operator] = trial.seconds
+                found.append((round(seconds, 2), trial.operator, self._number(program)))
+        end = round(ended.seconds, 2)
+        return found + [(end, key, self._number(program)) for key, program in ended.winners.items() if program]
+
+    def _number(self, program: Program) -> int:
+        """A new program of an operator gets the next number."""
+        of_operator = self.programs.setdefault(program.operator, {})
+        of_operator.setdefault(program.identity, program)
+        return list(of_operator).index(program.identity)
+
+    def time_again(self, samples: int, seed: int) -> dict[str, list[float | None]]:
+        """Seconds of every program, by operator: the median of so many samples, all of an operator's in turns.
+
+        None for one that fails now.
+        """
+        rng = np.random.default_rng(seed)
+        all_of_them = Settling(near=math.inf, most_finalists=10**6, least_rounds=samples, most_rounds=samples)
+        references = {key: reference_text(self.known[key].func) for key in self.programs}
+        found: dict[str, list[float | None]] = {}
+        with cpu_measurer(self.target, references) as measurer:
+            for key, programs in self.programs.items():
+                ready = self._measurements(key, programs.values())
+                found[key] = [None] * len(programs)
+                for number, seconds in _in_turns(measurer, ready, rng, all_of_them).items():
+                    found[key][number] = seconds
+        return found
+
+    def _measurements(self, key: str, programs: Iterable[Program]) -> list[Measurement]:
+        operator = self.known[key]
+        space = (Space if self.own_sketches else StockSpace)(key, operator.func, self.target)
+        realized = [(number, space.realize(program)) for number, program in enumerate(programs)]
+        # All count as equal here: how fast they are is what is measured.
+        return [Measurement(Candidate(key, r.text, str(number)), samples=(1.0,)) for number, r in realized if r]
+
+
+def _default(programs: Mapping[Identity, Program]) -> int:
+    """The number of the default program; the first if no run held it."""
+    return next((number for number, program in enumerate(programs.values()) if program.origin == "default"), 0)
+
+
+def _in_turns(
+    measurer: Any, ready: Sequence[Measurement], rng: np.random.Generator, settling: Settling
+) -> dict[int, float]:
+    """Seconds by number. As many run in turns as there are processes for; the first is among all of them, and what the
+    machine's speed does to it from one turn to the next is taken off the others.
+    """
+    first, others = ready[:1], ready[1:]
+    groups = [others[start : start + _AT_A_TIME] for start in range(0, len(others), _AT_A_TIME)] or [[]]
+    found: dict[int, float] = {}
+    for group in groups:
+        settled = measurer.settle([*first, *group], rng, settling)
+        times = {} if settled is None else {int(m.program.label): m.median for m in settled.finalists}
+        anchor = int(first[0].program.label) if first else -1
+        scale = found[anchor] / times[anchor] if anchor in found and anchor in times else 1.0
+        found |= {number: scale * seconds for number, seconds in times.items() if number not in found}
+    return found
+
+
+def _timed(ended: EndedSession) -> Iterable[tuple[float, Any]]:
+    """Every trial that ran with the session's time at which it was done."""
+    for slot in ended.history.slots.values():
+        if slot.ended is not None and slot.trials:
+            last = max(trial.done_at for trial in slot.trials)
+            yield from ((slot.ended - (last - t.done_at), t) for t in slot.trials if math.isfinite(t.seconds))
