@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.originals.picture import picture
 from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TARGET, TRIALS_PER_TASK
 from benchmarks.originals.table import METASCHEDULE, OURS, markdown, numbers
 from slipstream.errors import SlipstreamError
 
-__all__ = ["QUICK", "arguments", "markdown", "measure", "numbers"]
+__all__ = ["QUICK", "arguments", "markdown", "measure", "numbers", "picture"]
 
 _SIDES = (*SIDES, METASCHEDULE, OURS)
 QUICK = {

@@ -12,7 +12,7 @@ from benchmarks.originals.settings import ANSOR, BY_SKETCH, CODE_DIFFUSION
 from benchmarks.spread import table, with_quartiles
 
 METASCHEDULE, OURS = "metaschedule", "ours"
-_NAMES = {
+NAMES = {
     ANSOR: "Ansor",
     CODE_DIFFUSION: "code diffusion (by operator)",
     BY_SKETCH: "code diffusion (by sketch)",
@@ -29,7 +29,7 @@ latency of the built model, and the seconds that building took are added."""
 def by_side(result: Mapping[str, Any]) -> dict[str, list[str]]:
     """Side -> its runs that led to a model, one a seed."""
     ran = [name for name in result["runs"] if "failed" not in result["compared"][name]]
-    found = {side: [name for name in ran if result["runs"][name]["side"] == side] for side in _NAMES}
+    found = {side: [name for name in ran if result["runs"][name]["side"] == side] for side in NAMES}
     return {side: names for side, names in found.items() if names}
 
 
@@ -42,15 +42,22 @@ def best_known(result: Mapping[str, Any]) -> float:
     return min(final_latency(result, name) for names in by_side(result).values() for name in names)
 
 
-def time_to(result: Mapping[str, Any], name: str, latency: float) -> float:
-    """Seconds from the start of a run to a built model at most so slow; infinite if it never had one."""
+def scaled_curve(result: Mapping[str, Any], name: str) -> list[tuple[float, float]]:
+    """(seconds to a built model, its latency) after each round of a run, once all its operators have been measured.
+
+    The sum of operators is scaled so that the end is the latency of the model at the end.
+    """
     run = result["runs"][name]
     curve = [(seconds, estimate) for seconds, estimate, _ in run["curve"] if estimate is not None]
     if not curve:
-        return math.inf
-    scale = final_latency(result, name) / curve[-1][1]
-    there = (seconds + run["finishing"] for seconds, estimate in curve if estimate * scale <= latency)
-    return min(there, default=math.inf)
+        return []
+    final, last = final_latency(result, name), curve[-1][1]
+    return [(seconds + run["finishing"], final * (estimate / last)) for seconds, estimate in curve]
+
+
+def time_to(result: Mapping[str, Any], name: str, latency: float) -> float:
+    """Seconds from the start of a run to a built model at most so slow; infinite if it never had one."""
+    return min((seconds for seconds, estimate in scaled_curve(result, name) if estimate <= latency), default=math.inf)
 
 
 def time_of_side(result: Mapping[str, Any], side: str, latency: float) -> float:
@@ -99,7 +106,7 @@ def _times(model: str, result: Mapping[str, Any]) -> Iterator[list[object]]:
     best = best_known(result)
     for side, names in by_side(result).items():
         cells = [_seconds(result, names, time_of_side(result, side, (1 + within) * best)) for within in WITHIN]
-        yield [model, _NAMES[side], len(names), *cells]
+        yield [model, NAMES[side], len(names), *cells]
 
 
 def _seconds(result: Mapping[str, Any], names: Sequence[str], seconds: float) -> str:
@@ -116,7 +123,7 @@ def _sooner(model: str, result: Mapping[str, Any]) -> Iterator[list[object]]:
     for side in by_side(result):
         if side != ANSOR:
             authors = f"{sooner_by_the_authors(result, side):.2f}" if side in (CODE_DIFFUSION, BY_SKETCH) else ""
-            yield [model, _NAMES[side], f"{times_sooner(result, side):.2f}", authors]
+            yield [model, NAMES[side], f"{times_sooner(result, side):.2f}", authors]
 
 
 def _details(result: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:

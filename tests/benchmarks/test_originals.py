@@ -17,6 +17,7 @@ from benchmarks import originals, runner
 from benchmarks.originals import table
 from benchmarks.originals.artifact import BuiltArtifact
 from benchmarks.originals.contender import start
+from benchmarks.originals.picture import picture
 from benchmarks.originals.tuned import drop_unfinished_line, read_curve, tune_original
 from benchmarks.rivals.models import model_files
 from benchmarks.rivals.rounds import compare
@@ -208,6 +209,13 @@ def test_tables_name_what_is_censored_failed_or_never_reached():
     assert details["ansor 0"][:6] == ["300", "1 of 2", "500", "5", "yes", "3980.00"]
     assert "why" in details["metaschedule 0"]
     assert details["ours 0"][7] == "0.75 (0.75 - 0.75)"
+
+
+def test_the_picture_has_a_line_for_every_side_that_has_a_model(tmp_path):
+    picture({"net": result()}, tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert all(name in text for name in ("Ansor", "code diffusion (by operator)", "ours", "net"))
+    assert "MetaSchedule" not in text
 
 
 def test_figures_are_means_over_the_models_both_sides_ran():
