@@ -10,6 +10,7 @@ again. See docs/originals.md.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,19 @@ def tune_side(
     else:
         session = tune_apart(files["source"], folder, seed=seed, budget=options.budget)
     tuning = session.seconds - session.finishing
+    tasks = [
+        {
+            "name": one.name,
+            "weight": one.weight,
+            "flops": one.flops,
+            "seconds": one.best if math.isfinite(one.best) else None,
+            "rounds": len(one.slots),
+        }
+        for one in session.history.operators.values()
+    ]
     return {
         **session.to_json(),
+        "tasks": tasks,
         "side": side,
         "seed": seed,
         "tuning_seconds": round(tuning, 2),

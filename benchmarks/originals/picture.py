@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import pictures
 from benchmarks.originals.settings import ANSOR, BY_SKETCH, CODE_DIFFUSION
-from benchmarks.originals.table import METASCHEDULE, NAMES, OURS, best_known, by_side, final_latency, scaled_curve
+from benchmarks.originals.table import METASCHEDULE, NAMES, OURS, best_known, by_side, scaled_curve
 
 _COLOURS = {
     ANSOR: "#9aa4ae",
@@ -35,9 +35,7 @@ def _curves(axes: Any, model: str, result: Mapping[str, Any]) -> None:
     """Steps from the first built model on, each seed a line; to the seconds at which the tuning ended."""
     for side, names in by_side(result).items():
         for number, name in enumerate(names):
-            curve, run = scaled_curve(result, name), result["runs"][name]
-            end = (run["tuning_seconds"] + run["finishing"], final_latency(result, name))
-            seconds, latencies = zip(*[*curve, end], strict=True)
+            seconds, latencies = zip(*scaled_curve(result, name), strict=True)
             label = "_" if number else NAMES[side]
             axes.step(seconds, [1e3 * value for value in latencies], where="post", color=_COLOURS[side], label=label)
     best = 1e3 * best_known(result)

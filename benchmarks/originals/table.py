@@ -43,16 +43,14 @@ def best_known(result: Mapping[str, Any]) -> float:
 
 
 def scaled_curve(result: Mapping[str, Any], name: str) -> list[tuple[float, float]]:
-    """(seconds to a built model, its latency) after each round of a run, once all its operators have been measured.
+    """(seconds to a built model, its latency) after each round in which all operators had been measured; the end last.
 
-    The sum of operators is scaled so that the end is the latency of the model at the end.
+    The sum of operators is scaled so that its last value is the latency of the model at the end.
     """
-    run = result["runs"][name]
+    run, final = result["runs"][name], final_latency(result, name)
     curve = [(seconds, estimate) for seconds, estimate, _ in run["curve"] if estimate is not None]
-    if not curve:
-        return []
-    final, last = final_latency(result, name), curve[-1][1]
-    return [(seconds + run["finishing"], final * (estimate / last)) for seconds, estimate in curve]
+    rounds = [(seconds + run["finishing"], final * (estimate / curve[-1][1])) for seconds, estimate in curve]
+    return [*rounds, (_wall(run), final)]
 
 
 def time_to(result: Mapping[str, Any], name: str, latency: float) -> float:

@@ -193,6 +193,10 @@ def test_times_are_on_the_curve_that_ends_at_the_models_latency():
     assert table.time_to(one, "ansor 0", 8.1) == 405.0
     assert table.time_to(one, "ansor 0", 7.9) == math.inf
     assert table.best_known(one) == 3.0
+    # Without a sum of all operators there is still the model at the end.
+    one["runs"]["ours 0"]["curve"] = [(10.0, None, 8), (20.0, None, 16)]
+    assert (table.time_to(one, "ours 0", 3.0), table.time_to(one, "ours 0", 2.9)) == (25.0, math.inf)
+    one = result()
     assert table.times_sooner(one, "ours") == 405.0 / 15.0
     assert table.times_sooner(one, "code-diffusion") == 405.0 / 205.0
     assert table.times_sooner(one, "ansor", "ours") == 0.0
