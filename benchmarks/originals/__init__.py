@@ -27,6 +27,7 @@ QUICK = {
     "models": ["tiny_cnn"],
     "trials": 8,
     "measures_per_round": 4,
+    "population": 32,
     "limit": "60s",
     "budget": "10s",
     "processes": 1,
@@ -92,7 +93,7 @@ def tune_side(
             seed=seed,
             limit=parse_duration(options.limit),
             threads=threads,
-            settings={**settings, "target": options.their_target},
+            settings={**settings, "population": options.population, "target": options.their_target},
         )
         return {**run, "side": side, "path": str(folder / "model.so")}
     if side == METASCHEDULE:

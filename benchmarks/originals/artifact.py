@@ -39,4 +39,5 @@ class BuiltArtifact:
             "TVM_LIBRARY_PATH": str(folder),
             "TVM_NUM_THREADS": count,
             "OMP_NUM_THREADS": count,
+            "TOPHUB_LOCATION": "NONE",  # no attempt to download schedules of AutoTVM
         }

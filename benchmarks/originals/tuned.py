@@ -33,8 +33,8 @@ def tune_original(
 ) -> dict[str, Any]:
     """Tune and build, unless `folder` has it; seconds count from the start of the process.
 
-    `settings` are trials, measures_per_round and target. A tuning that reaches `limit` seconds is ended there and its
-    model is built from what it has recorded: it is `censored`.
+    `settings` are trials, measures_per_round, population and target. A tuning that reaches `limit` seconds is ended
+    there and its model is built from what it has recorded: it is `censored`.
     """
     result = folder / "result.json"
     if not result.exists():

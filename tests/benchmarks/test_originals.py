@@ -23,7 +23,7 @@ from benchmarks.rivals.models import model_files
 from benchmarks.rivals.rounds import compare
 from slipstream.errors import SlipstreamError
 
-SETTINGS = {"trials": 2, "measures_per_round": 2, "target": "llvm"}
+SETTINGS = {"trials": 2, "measures_per_round": 2, "population": None, "target": "llvm"}
 # What our programs call of the artifact's TVM. Its tuner measures two of three tasks, starts a process, and goes on
 # until it is ended; its model negates its input.
 TVM = """
@@ -57,7 +57,7 @@ ApplyHistoryBest = Anything
 class TaskScheduler:
     def __init__(self, tasks, weights, callbacks, log_file_name, group_type="none"):
         self.callbacks, self.group_type = callbacks, group_type
-    def tune(self, options):
+    def tune(self, options, search_policy_params):
         self.best_costs, self.cur_score, self.ct = [1e10] * 3, 0.0, 0
         for number in range(2):
             self.best_costs[number] = 0.5

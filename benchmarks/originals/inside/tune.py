@@ -63,8 +63,17 @@ def main(job: dict[str, Any]) -> None:
             verbose=1,
             runner=measure.runner,
             measure_callbacks=[auto_scheduler.RecordToFile(str(folder / "records.json"))],
-        )
+        ),
+        search_policy_params=_smaller_search(job["population"]) if job["population"] else None,
     )
+
+
+def _smaller_search(population: int) -> dict[str, int]:
+    return {
+        "evolutionary_search_population": population,
+        "evolutionary_search_num_iters": 1,
+        "sample_init_min_population": population // 4,
+    }
 
 
 if __name__ == "__main__":
