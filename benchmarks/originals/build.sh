@@ -27,13 +27,15 @@ overlay() { # copy the files of tree $1 that differ; unchanged files keep their 
 
 compile() { # build tree $1 and put its library and Python package under $2
   overlay "$1"
+  # Copied if they differ: a build that goes on may be started from another place, and keeps what it has compiled.
+  rsync -pc "$here/precompiled.sh" "$here/headers.h" "$objects/"
   cp "$checkout/config/config.cmake" "$objects/config.cmake"
   printf 'set(USE_CUDA OFF)\nset(USE_LLVM "%s")\nset(USE_CCACHE OFF)\nset(USE_GTEST OFF)\nset(USE_LIBBACKTRACE OFF)\n' \
     "${LLVM_CONFIG:-llvm-config-14}" >>"$objects/config.cmake"
   cmake -S "$tree" -B "$objects" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
-    -DCMAKE_CXX_COMPILER_LAUNCHER="$here/precompiled.sh;$objects/headers.pch" >"$build/cmake.log"
+    -DCMAKE_CXX_COMPILER_LAUNCHER="$objects/precompiled.sh;$objects/headers.pch" >"$build/cmake.log" 2>&1
   if [ ! -e "$objects/headers.pch" ]; then
-    "$here/precompiled.sh" --make "$objects" "$here/headers.h"
+    "$objects/precompiled.sh" --make "$objects" "$objects/headers.h"
   fi
   ninja -C "$objects" -j "$jobs" tvm
   mkdir -p "$build/$2"
