@@ -13,6 +13,7 @@ from benchmarks.runner import QUICK, titles
 from slipstream.machine.cuda import find_device
 
 ON_A_GPU = ("gpu",)
+WITH_A_BUILD = ("originals",)  # of somebody else's sources: run by itself with --build
 # Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.
 _REPLAYED = {"dynatune": ["summary", "--seeds", "1", "--slot-trials", "32", "--results", f"{QUICK}"]}
 
@@ -26,7 +27,9 @@ def runnable_here(names: list[str]) -> list[str]:
     left_out = [] if find_device() else [name for name in names if name in ON_A_GPU]
     if left_out:
         print(f"left out, for want of an NVIDIA GPU: {', '.join(left_out)}", flush=True)
-    return [name for name in names if name not in left_out]
+    if needing := [name for name in names if name in WITH_A_BUILD]:
+        print(f"left out, for want of --build: {', '.join(needing)}", flush=True)
+    return [name for name in names if name not in (*left_out, *needing)]
 
 
 def run_quick(names: list[str]) -> None:

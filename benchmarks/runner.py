@@ -1,6 +1,7 @@
 """What all benchmarks share: a command line, raw results with their provenance, and tables made from those alone.
 
-A benchmark is a module that ends in `run(__name__)` and has
+A benchmark is a module that ends in `run(__name__)`, or a package whose `__main__` ends in `run("benchmarks.NAME")`,
+and has
 
     a docstring           whose first line says what it shows and, in brackets at its end, how long it takes
     measure(options)      what it measured, fit for JSON; a generator of (part, data) is saved part by part
@@ -42,10 +43,12 @@ Raw = dict[str, Any]
 def titles() -> dict[str, str]:
     """Name -> the first line of its docstring, of every benchmark; none of them is imported."""
     found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        text = path.read_text()
-        if text.endswith("run(__name__)\n"):
-            found[path.stem] = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
+    folder = Path(__file__).parent
+    files = {path.stem: (path, path) for path in folder.glob("*.py")}
+    files |= {path.parent.name: (path, path.with_name("__init__.py")) for path in folder.glob("*/__main__.py")}
+    for name, (command, described) in sorted(files.items()):
+        if command.read_text().endswith(("run(__name__)\n", f'run("benchmarks.{name}")\n')):
+            found[name] = (ast.get_docstring(ast.parse(described.read_text())) or "").splitlines()[0]
     return found
 
 

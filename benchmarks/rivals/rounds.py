@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ _ROUNDS_OF_SLOW = 3
 
 
 def compare(
-    sides: Sequence[str], jobs: Mapping[str, Mapping[str, Any]], *, processes: int, rounds: int, seed: int
+    sides: Sequence[str],
+    jobs: Mapping[str, Mapping[str, Any]],
+    *,
+    processes: int,
+    rounds: int,
+    seed: int,
+    start: Callable[..., dict[str, Contender]] = start,
 ) -> dict[str, dict[str, Any]]:
     """For each side its description and, for each set of processes, its median of each round.
 

@@ -62,6 +62,7 @@ SETTINGS = {
         "no difference below 0.5 % is pursued. The confidence (95 %)",
     ],
     "models.md": ["1e-4 for float32, 1e-2 for float16, 1e-9 for float64"],
+    "originals.md": ["for at least 300 ms with a timeout of 10 s"],
     "remote-devices.md": ["limits, 60 s", "(30 s)"],
     "report.md": ["90 % of what was expected", "dropped after 10 s"],
     "results.md": ["is within 1 %", "below the aim of 50 ms"],

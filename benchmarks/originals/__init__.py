@@ -1,0 +1,142 @@
+"""Time to equal latency against the published code of Ansor and code diffusion (3 hours a model and seed).
+
+The artifact's tuners (`benchmarks/originals/build.sh` builds them), MetaSchedule's algorithm and ours tune the same
+ONNX model from scratch, one after the other, each in a process of its own: the artifact's at the settings its authors
+state, ended at a limit of wall-clock time. Their models are built by their compiler, ours by ours, and all of them and
+ONNX Runtime are called as functions in turns, with the same threads. A tuning that is in the work folder is not done
+again. See docs/originals.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.originals.picture import picture
+from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TARGET, TRIALS_PER_TASK
+from benchmarks.originals.table import METASCHEDULE, OURS, markdown, numbers
+from slipstream.errors import SlipstreamError
+
+__all__ = ["QUICK", "arguments", "markdown", "measure", "numbers", "picture"]
+
+_SIDES = (*SIDES, METASCHEDULE, OURS)
+QUICK = {
+    "models": ["tiny_cnn"],
+    "trials": 8,
+    "measures_per_round": 4,
+    "population": 32,
+    "limit": "60s",
+    "budget": "10s",
+    "processes": 1,
+    "rounds": 3,
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--build", type=Path, help="folder that benchmarks/originals/build.sh built the artifact in")
+    parser.add_argument("--models", nargs="+", default=["resnet18", "mobilenet_v2"], help="of the zoo")
+    parser.add_argument("--sides", nargs="+", default=list(_SIDES), choices=_SIDES)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=TRIALS_PER_TASK, help="an operator on average, theirs")
+    parser.add_argument("--measures-per-round", type=int, default=MEASURES_PER_ROUND, help="theirs")
+    parser.add_argument(
+        "--their-target", default=TARGET, help=f'TVM target of the artifact ["{TARGET}", its authors\']'
+    )
+    parser.add_argument("--limit", default="40m", help="of a tuning by the artifact or by MetaSchedule's algorithm")
+    parser.add_argument("--budget", default="10m", help="of ours")
+    parser.add_argument("--processes", type=int, default=5, help="of each model, one after the other")
+    parser.add_argument("--rounds", type=int, default=12, help="in each of them")
+    parser.add_argument("--tune-only", action="store_true", help="tune what the work folder lacks, compare nothing")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    from benchmarks.rivals.models import model_files
+    from slipstream.machine.target import available_cores
+
+    if options.build is None:
+        raise SlipstreamError("--build is missing: name the folder that benchmarks/originals/build.sh built into")
+    for model in options.models:
+        folder, threads = options.work / model, available_cores()
+        files = model_files(model, folder / "files")
+        runs = {
+            f"{side} {seed}": tune_side(side, seed, model, files, options, threads)
+            for seed in range(options.seed, options.seed + options.seeds)
+            for side in options.sides
+        }
+        if not options.tune_only:
+            compared = compare_models(runs, files, options, folder, threads)
+            told = {name: {**run, "path": ""} for name, run in runs.items()}
+            yield model, {"commit": COMMIT, "threads": threads, "runs": told, "compared": compared}
+
+
+def tune_side(
+    side: str, seed: int, model: str, files: Mapping[str, str], options: argparse.Namespace, threads: int
+) -> dict[str, Any]:
+    """One tuning: its curve, the seconds it took, and the path of its model."""
+    from benchmarks.ended_session import tune_apart
+    from benchmarks.originals.artifact import BuiltArtifact
+    from benchmarks.originals.tuned import tune_original
+    from slipstream.session.budget import parse_duration
+
+    folder = options.work / model / f"{side}-{seed}"
+    if side in SIDES:
+        settings = {"trials": options.trials, "measures_per_round": options.measures_per_round}
+        run = tune_original(
+            BuiltArtifact(options.build),
+            side,
+            model,
+            Path(files["model"]),
+            folder,
+            seed=seed,
+            limit=parse_duration(options.limit),
+            threads=threads,
+            settings={**settings, "population": options.population, "target": options.their_target},
+        )
+        return {**run, "side": side, "path": str(folder / "model.so")}
+    if side == METASCHEDULE:
+        how: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
+        session = tune_apart(files["source"], folder, seed=seed, budget=options.limit, **how)
+    else:
+        session = tune_apart(files["source"], folder, seed=seed, budget=options.budget)
+    tuning = session.seconds - session.finishing
+    tasks = [
+        {
+            "name": one.name,
+            "weight": one.weight,
+            "flops": one.flops,
+            "seconds": one.best if math.isfinite(one.best) else None,
+            "rounds": len(one.slots),
+        }
+        for one in session.history.operators.values()
+    ]
+    return {
+        **session.to_json(),
+        "tasks": tasks,
+        "side": side,
+        "seed": seed,
+        "tuning_seconds": round(tuning, 2),
+        "path": str(session.directory.model),
+    }
+
+
+def compare_models(
+    runs: Mapping[str, Mapping[str, Any]],
+    files: Mapping[str, str],
+    options: argparse.Namespace,
+    folder: Path,
+    threads: int,
+) -> dict[str, Any]:
+    """All models and ONNX Runtime in turns."""
+    from benchmarks.originals.contender import start
+    from benchmarks.rivals.rounds import compare
+
+    artifacts = {name: run["path"] for name, run in runs.items()}
+    job = {**files, "threads": threads, "work": str(folder), "artifacts": artifacts}
+    jobs: dict[str, dict[str, Any]] = {"onnxruntime": job}
+    for name, run in runs.items():
+        theirs = SIDES.get(run["side"])
+        jobs[name] = {**job, "tree": theirs.tree, "build": str(options.build)} if theirs else job
+    return compare(list(jobs), jobs, processes=options.processes, rounds=options.rounds, seed=options.seed, start=start)

@@ -1,0 +1,46 @@
+"""The picture of `benchmarks.originals`: latency of what each tuner has, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pictures
+from benchmarks.originals.settings import ANSOR, BY_SKETCH, CODE_DIFFUSION
+from benchmarks.originals.table import METASCHEDULE, NAMES, OURS, best_known, by_side, scaled_curve
+
+_COLOURS = {
+    ANSOR: "#9aa4ae",
+    CODE_DIFFUSION: "#c2570c",
+    BY_SKETCH: "#e8a87c",
+    METASCHEDULE: "#3c8d4f",
+    OURS: pictures.OURS,
+}
+_HIGHEST = 4.0  # times the lowest latency: what is slower is not shown
+
+
+def picture(data: Mapping[str, Any], path: Path) -> None:
+    def fill(figure: Any, *columns: Any) -> None:
+        figure.subplots_adjust(left=0.07, right=0.98, wspace=0.25, top=0.78, bottom=0.14)
+        for axes, (model, result) in zip(columns, data.items(), strict=True):
+            _curves(axes, model, result)
+        columns[0].set_ylabel("latency, ms")
+        pictures.legend(columns[0], ncols=5)
+
+    pictures.draw(path, (max(6.4, 4.4 * len(data)), 3.4), max(1, len(data)), fill)
+
+
+def _curves(axes: Any, model: str, result: Mapping[str, Any]) -> None:
+    """Steps from the first built model on, each seed a line; to the seconds at which the tuning ended."""
+    for side, names in by_side(result).items():
+        for number, name in enumerate(names):
+            seconds, latencies = zip(*scaled_curve(result, name), strict=True)
+            label = "_" if number else NAMES[side]
+            axes.step(seconds, [1e3 * value for value in latencies], where="post", color=_COLOURS[side], label=label)
+    best = 1e3 * best_known(result)
+    axes.set_title(model, pad=22)
+    axes.set_xscale("log")
+    axes.set_ylim(0.95 * best, _HIGHEST * best)
+    axes.set_xlabel("seconds")
+    axes.grid(color=pictures.GRID, linewidth=0.6)

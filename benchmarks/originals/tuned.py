@@ -1,0 +1,132 @@
+"""One tuning by the artifact: a process of its own, ended at a limit of wall-clock time, and the model it leads to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.originals.artifact import BuiltArtifact
+from benchmarks.originals.settings import MEASURE, SIDES, layout
+from slipstream.errors import SlipstreamError
+
+
+def tune_original(
+    artifact: BuiltArtifact,
+    side: str,
+    model: str,
+    onnx: Path,
+    folder: Path,
+    *,
+    seed: int,
+    limit: float,
+    threads: int,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Tune and build, unless `folder` has it; seconds count from the start of the process.
+
+    `settings` are trials, measures_per_round, population and target. A tuning that reaches `limit` seconds is ended
+    there and its model is built from what it has recorded: it is `censored`.
+    """
+    result = folder / "result.json"
+    if not result.exists():
+        artifact.check(SIDES[side].tree)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        job = {"model": str(onnx.absolute()), "folder": str(folder.absolute()), "layout": layout(model), **settings}
+        job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed}
+        censored, seconds = _tune(artifact, side, job, folder, limit, threads)
+        curve = read_curve(folder / "curve.jsonl")
+        built = _build(artifact, side, job, folder, threads)
+        result.write_text(
+            json.dumps(
+                {
+                    "layout": job["layout"],
+                    **settings,
+                    "seed": seed,
+                    "limit": limit,
+                    "censored": censored,
+                    "tuning_seconds": round(seconds, 2),
+                    "finishing": round(built, 2),
+                    "trials": curve[-1]["trials"] if curve else 0,
+                    "tasks": _tasks(folder / "tasks.json", curve),
+                    "curve": [(round(p["seconds"], 2), p["latency"], p["trials"]) for p in curve],
+                }
+            )
+        )
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def _tune(
+    artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, limit: float, threads: int
+) -> tuple[bool, float]:
+    began = time.monotonic()
+    command = artifact.command("tune.py", json.dumps({**job, "began": began}))
+    environment = artifact.environment(SIDES[side].tree, threads)
+    with (folder / "tune.log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+        )
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:  # whatever it started: servers and workers of its measurer
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    seconds = time.monotonic() - began
+    if status:
+        raise SlipstreamError(f"{side} failed with status {status} after {seconds:.0f} s: see {folder / 'tune.log'}")
+    return status is None, seconds
+
+
+def _build(artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, threads: int) -> float:
+    drop_unfinished_line(folder / "records.json")
+    began = time.monotonic()
+    with (folder / "build.log").open("w") as log:
+        status = subprocess.run(
+            artifact.command("build_model.py", json.dumps(job)),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=artifact.environment(SIDES[side].tree, threads),
+            cwd=folder,
+            check=False,
+        ).returncode
+    if status:
+        raise SlipstreamError(f"the model of {side} cannot be built: see {folder / 'build.log'}")
+    return time.monotonic() - began
+
+
+def drop_unfinished_line(path: Path) -> None:
+    """A tuning that was ended may have been writing."""
+    if not path.exists():
+        raise SlipstreamError(f"{path} does not exist: nothing was measured within the limit, so give a longer --limit")
+    text = path.read_bytes()
+    path.write_bytes(text[: text.rfind(b"\n") + 1])
+
+
+def read_curve(path: Path) -> list[dict[str, Any]]:
+    """The rounds that were written whole."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _tasks(path: Path, curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name, weight and FLOPs of every task, its best seconds (None if none of its programs ran) and its rounds."""
+    tasks = json.loads(path.read_text())
+    best = curve[-1]["best"] if curve else [None] * len(tasks)
+    rounds = [sum(point["task"] == number for point in curve) for number in range(len(tasks))]
+    return [
+        {**task, "seconds": seconds if seconds is not None and math.isfinite(seconds) else None, "rounds": count}
+        for task, seconds, count in zip(tasks, best, rounds, strict=True)
+    ]
