@@ -1,0 +1,128 @@
+"""Instructions of CPUs that add products of four 8-bit numbers to each 32-bit lane, and where a program may use them.
+
+Such an instruction multiplies four bytes of data, the same for all lanes, with four weights of each lane. Weights are
+stored in this order: for one vector of filters and four neighbouring reduction steps, the four weights of a filter
+beside each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+from tvm.script import tirx as T  # noqa: N812
+
+from slipstream.graph.schedule_blocks import split_by_kind
+from slipstream.machine.target import Target
+from slipstream.tvm_bridge.intrinsics import quick_inspect_stack
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """How 8-bit products are computed on a target: filters in a vector, neighbouring products in a lane (`group`), the
+    type data have to be in, and how many bytes of data one load may bring (`widths`, the largest first).
+
+    `instruction` is LLVM's name of it; empty where there is none, and then the code is of ordinary multiplications.
+    """
+
+    instruction: str
+    name: str
+    lanes: int
+    group: int
+    data_type: str
+    widths: tuple[int, ...]
+
+    def width(self, length: int) -> int:
+        """The most neighbouring products of a reduction over `length` that one step computes."""
+        return next((width for width in self.widths if length % width == 0), 1)
+
+
+# By element: one register of data serves four instructions.
+SDOT = DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", "SDOT", 4, 4, "int8", (16, 8, 4))
+AVX512_VNNI = DotProduct("llvm.x86.avx512.vpdpbusd.512", "AVX-512 VNNI", 16, 4, "uint8", (4,))
+AVX_VNNI = DotProduct("llvm.x86.avx512.vpdpbusd.256", "AVX VNNI", 8, 4, "uint8", (4,))
+
+
+def dot_product_of(target: Target) -> DotProduct:
+    """The instruction of the target, or the lack of one."""
+    if target.architecture == "aarch64" and "dotprod" in target.features:
+        return SDOT
+    if "avx512vnni" in target.features and target.vector_lanes == AVX512_VNNI.lanes:
+        return AVX512_VNNI
+    if "avxvnni" in target.features and target.vector_lanes == AVX_VNNI.lanes:
+        return AVX_VNNI
+    return DotProduct("", "", target.vector_lanes, 1, "int8", (1,))
+
+
+def find_dot_product(sch: s_tir.Schedule, block: Any, target: Target) -> tuple[DotProduct, int] | None:
+    """The instruction for a contraction of packed 8-bit numbers, and how many products of a sum a step has."""
+    dot = dot_product_of(target)
+    stmt = sch.get(block)
+    reads = [read.source for read in stmt.reads]
+    if not dot.instruction or [str(r.dtype) for r in reads] != [dot.data_type, "int8"]:
+        return None
+    if [int(extent) for extent in reads[1].shape[-2:]] != [dot.lanes, dot.group]:
+        return None
+    _, reductions = split_by_kind(sch, block)
+    return (dot, dot.width(int(sch.get(reductions[-1]).extent))) if reductions else None
+
+
+def intrinsic(dot: DotProduct, width: int) -> str:
+    """The name under which TVM has the instruction for `width` products a lane."""
+    return f"slipstream.dot.{dot.instruction.split('.')[1]}.{dot.lanes}x{width}"
+
+
+def _register(dot: DotProduct, width: int) -> None:
+    lanes, group = dot.lanes, dot.group
+    groups = width // group
+    sums = f"int32x{lanes}"
+
+    def products(data: Any, weights: Any, result: Any) -> Any:
+        total = result.vload([0], sums)
+        words = T.reinterpret(
+            data.vload([0], f"{dot.data_type}x{width}"), dtype=f"int32x{groups}" if groups > 1 else "int32"
+        )
+        for place in range(groups):
+            same = T.Shuffle([words] * (lanes // groups), [place] * lanes) if groups > 1 else T.broadcast(words, lanes)
+            values = weights.vload([place, 0, 0], f"int8x{lanes * group}")
+            operands = (T.reinterpret(values, dtype=sums), same)[::-1]
+            if lanes == 4:  # by element only if the data come second
+                operands = (values, T.reinterpret(same, dtype=f"int8x{lanes * group}"))
+            total = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(dot.instruction), total, *operands, dtype=sums)
+        return total
+
+    with quick_inspect_stack():
+
+        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
+        def description(a: T.handle, b: T.handle, c: T.handle) -> None:
+            data = T.match_buffer(a, (width,), dtype=dot.data_type, offset_factor=1)
+            weights = T.match_buffer(b, (groups, lanes, group), dtype="int8", offset_factor=1)
+            result = T.match_buffer(c, (lanes,), dtype="int32", offset_factor=1)
+            with T.sblock("root"):
+                T.reads(result[0:lanes], data[0:width], weights[0:groups, 0:lanes, 0:group])
+                T.writes(result[0:lanes])
+                for lane, step in T.grid(lanes, width):
+                    with T.sblock("update"):
+                        i, k = T.axis.remap("SR", [lane, step])
+                        result[i] = result[i] + T.cast(data[k], "int32") * T.cast(
+                            weights[k // group, i, k % group], "int32"
+                        )
+
+        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
+        def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+            data = T.match_buffer(a, (width,), dtype=dot.data_type, offset_factor=1)
+            weights = T.match_buffer(b, (groups, lanes, group), dtype="int8", offset_factor=1)
+            result = T.match_buffer(c, (lanes,), dtype="int32", offset_factor=1)
+            with T.sblock("root"):
+                T.reads(result[0:lanes], data[0:width], weights[0:groups, 0:lanes, 0:group])
+                T.writes(result[0:lanes])
+                result[T.ramp(T.int32(0), 1, lanes)] = products(data, weights, result)
+
+    s_tir.TensorIntrin.register(intrinsic(dot, width), description, implementation, override=True)
+
+
+# All of them: a stored program names one without saying what it is.
+for _dot in (SDOT, AVX512_VNNI, AVX_VNNI):
+    for _width in _dot.widths:
+        _register(_dot, _width)

@@ -1,0 +1,188 @@
+"""Computations of 8-bit numbers as TE functions, and their weights in the order in which dot products read them.
+
+Scales, zero points and limits are tensors, not numbers in the code, so that layers of the same shape are one operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from slipstream.graph.cpu.dot_product import DotProduct
+
+# Added to a float of less than 2**22, it leaves the nearest integer, the even one of two, in the lowest bits.
+_ROUNDS = 12582912.0
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a 2-D convolution walks over its image; `padding` is (top, left, bottom, right)."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int = 1
+
+
+def pack_columns(weights: Array, dot: DotProduct) -> Array:
+    """int8 weights of shape (columns, ..., depth) as (vectors, ..., groups, lanes, group), with zeros where one is not
+    full."""
+    columns, depth = weights.shape[0], weights.shape[-1]
+    more = [(0, -columns % dot.lanes), *[(0, 0)] * (weights.ndim - 2), (0, -depth % dot.group)]
+    whole = np.pad(weights, more)
+    middle = whole.shape[1:-1]
+    split = whole.reshape(-1, dot.lanes, *middle, whole.shape[-1] // dot.group, dot.group)
+    return np.ascontiguousarray(np.moveaxis(split, 1, -2))
+
+
+def rows_of_pixels(weights: Array, dot: DotProduct) -> Array:
+    """Filters (filters, height, width, channels) with the channels of neighbouring pixels as one axis: a whole number
+    of groups of it has fewer zeros than one of each pixel's few channels."""
+    filters, height, width, channels = weights.shape
+    flat = weights.reshape(filters, height, 1, width * channels)
+    return np.pad(flat, [(0, 0)] * 3 + [(0, -flat.shape[-1] % (2 * dot.group))])
+
+
+def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProduct) -> Any:
+    """Sums of products of an image in NHWC and packed filters; the border of the image is `zero`."""
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+    packed = [int(extent) for extent in weights.shape]
+    depth, filters = packed[3] * dot.group, packed[0] * dot.lanes
+    in_rows = packed[2] != kernel_x
+    own = channels // window.groups
+    of_group = filters // window.groups
+
+    def inside(n: Any, y: Any, x: Any, c: Any) -> Any:
+        conditions = []
+        if top or bottom:
+            conditions += [y >= top, y < top + height]
+        if left or right or in_rows:
+            conditions += [x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*conditions), data[n, y - top, x - left, c], zero[0])
+
+    if in_rows:
+        length = (columns - 1) * stride_x * channels + depth
+        image = te.compute(
+            (batch, high, length), lambda n, y, j: inside(n, y, j // channels, j % channels), name="border"
+        )
+    elif any(window.padding):
+        image = te.compute((batch, high, wide, channels), inside, name="border")
+    else:
+        image = data
+    y_axis = te.reduce_axis((0, kernel_y), name="ky")
+    x_axis = te.reduce_axis((0, packed[2]), name="kx")
+    c_axis = te.reduce_axis((0, depth), name="c")
+
+    def product(n: Any, y: Any, x: Any, f: Any) -> Any:
+        row = y * stride_y + y_axis * dilation_y
+        if in_rows:
+            value = image[n, row, x * (stride_x * channels) + c_axis]
+        else:
+            first = f // of_group * own if window.groups > 1 else 0
+            value = image[n, row, x * stride_x + x_axis * dilation_x, first + c_axis]
+        weight = weights[f // dot.lanes, y_axis, x_axis, c_axis // dot.group, f % dot.lanes, c_axis % dot.group]
+        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[y_axis, x_axis, c_axis])
+
+    return te.compute((batch, rows, columns, filters), product, name="integer_conv2d")
+
+
+def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
+    """Sums of a depthwise convolution of an image in NHWC, weights (height, width, channels) being whole numbers.
+
+    In float32, which is exact for so few products and faster than integers: no instruction adds up 8-bit products of
+    separate channels.
+    """
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+
+    def level(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = (data[n, y - top, x - left, c].astype("int32") - zero[0].astype("int32")).astype("float32")
+        conditions = []
+        if top or bottom:
+            conditions += [y >= top, y < top + height]
+        if left or right:
+            conditions += [x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0, "float32")) if conditions else value
+
+    image = te.compute((batch, high, wide, channels), level, name="border")
+    y_axis, x_axis = te.reduce_axis((0, kernel_y), name="ky"), te.reduce_axis((0, kernel_x), name="kx")
+
+    def product(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = image[n, y * stride_y + y_axis * dilation_y, x * stride_x + x_axis * dilation_x, c]
+        return te.sum(value * weights[y_axis, x_axis, c], axis=[y_axis, x_axis])
+
+    return te.compute((batch, rows, columns, channels), product, name="integer_depthwise_conv2d")
+
+
+def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
+    """Sums of products of the last axis of `data` and packed columns."""
+    *outer, length = data.shape
+    depth, columns = int(weights.shape[1]) * dot.group, int(weights.shape[0]) * dot.lanes
+    if depth != int(length):
+        given = data
+        data = te.compute(
+            (*outer, depth),
+            lambda *at: tirx.if_then_else(at[-1] < length, given[at], tirx.const(0, given.dtype)),
+            name="border",
+        )
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*at: Any) -> Any:
+        weight = weights[at[-1] // dot.lanes, k // dot.group, at[-1] % dot.lanes, k % dot.group]
+        return te.sum(data[(*at[:-1], k)].astype("int32") * weight.astype("int32"), axis=k)
+
+    return te.compute((*outer, columns), product, name="integer_matmul")
+
+
+def scaled(sums: Any, offset: Any, scale: Any, columns: int) -> Any:
+    """(sums + offset) * scale in float32, with one offset and scale for each of the first `columns`, which are kept."""
+    return te.compute(
+        (*sums.shape[:-1], columns),
+        lambda *at: (sums[at] + offset[at[-1]]).astype("float32") * scale[at[-1]],
+        name="scaled",
+    )
+
+
+def requantised(sums: Any, offset: Any, scale: Any, limits: Any, zero: Any, columns: int) -> Any:
+    """The same, rounded to the type of `zero`; `limits` are the least and the largest level less `zero`."""
+
+    def level(*at: Any) -> Any:
+        value = (sums[at] + offset[at[-1]]).astype("float32") * scale[at[-1]]
+        return _level(value, limits, zero)
+
+    return te.compute((*sums.shape[:-1], columns), level, name="requantised")
+
+
+def quantised(data: Any, scale: Any, limits: Any, zero: Any) -> Any:
+    """data * scale, rounded to the type of `zero`, half to even, and saturated."""
+    return te.compute(data.shape, lambda *at: _level(data[at] * scale[0], limits, zero), name="quantised")
+
+
+def dequantised(data: Any, scale: Any, zero: Any) -> Any:
+    """(data - zero) * scale in float32."""
+    return te.compute(
+        data.shape,
+        lambda *at: (data[at].astype("int32") - zero[0].astype("int32")).astype("float32") * scale[0],
+        name="dequantised",
+    )
+
+
+def _level(value: Any, limits: Any, zero: Any) -> Any:
+    near = tirx.min(tirx.max(value, limits[0]), limits[1])
+    bits = tirx.reinterpret("int32", near + tirx.const(_ROUNDS, "float32"))
+    return (bits + zero[0].astype("int32")).astype(zero.dtype)
