@@ -86,9 +86,9 @@ def _register(dot: DotProduct, width: int) -> None:
         for place in range(groups):
             same = T.Shuffle([words] * (lanes // groups), [place] * lanes) if groups > 1 else T.broadcast(words, lanes)
             values = weights.vload([place, 0, 0], f"int8x{lanes * group}")
-            operands = (T.reinterpret(values, dtype=sums), same)[::-1]
-            if lanes == 4:  # by element only if the data come second
-                operands = (values, T.reinterpret(same, dtype=f"int8x{lanes * group}"))
+            repeated = T.reinterpret(same, dtype=f"int8x{lanes * group}")
+            # SDOT is used by element only if the data come second; VNNI's unsigned operand is the first.
+            operands = (values, repeated) if dot.data_type == "int8" else (repeated, values)
             total = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(dot.instruction), total, *operands, dtype=sums)
         return total
 
