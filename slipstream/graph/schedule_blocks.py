@@ -106,8 +106,6 @@ def _is_one_element(value: Any) -> bool:
     """Whether an expression is an element of a tensor, or such a one of bytes converted."""
     if isinstance(value, tirx.Cast):
         return _is_one_element(value.value)
-    if isinstance(value, tirx.Sub):
-        return _is_one_element(value.a) and _is_one_element(value.b)
     return isinstance(value, tvm.ir.expr.TensorLoad)
 
 

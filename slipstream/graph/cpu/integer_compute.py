@@ -111,13 +111,13 @@ def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
     columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
 
     def level(n: Any, y: Any, x: Any, c: Any) -> Any:
-        value = (data[n, y - top, x - left, c].astype("int32") - zero[0].astype("int32")).astype("float32")
+        value = data[n, y - top, x - left, c].astype("float32")
         conditions = []
         if top or bottom:
             conditions += [y >= top, y < top + height]
         if left or right:
             conditions += [x >= left, x < left + width]
-        return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0, "float32")) if conditions else value
+        return tirx.if_then_else(tirx.all(*conditions), value, zero[0].astype("float32")) if conditions else value
 
     image = te.compute((batch, high, wide, channels), level, name="border")
     y_axis, x_axis = te.reduce_axis((0, kernel_y), name="ky"), te.reduce_axis((0, kernel_x), name="kx")

@@ -157,7 +157,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             data = self._emit(
                 integer_compute.depthwise, levels.data, relax.const(by_tap), self._zero(levels.zero), window=window
             )
-            return Sums(data, np.zeros(filters, np.float32), scale, filters)
+            offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.float32)
+            return Sums(data, offset, scale, filters)
         dot, own = self._dot, weights.data
         if window.groups > 1:
             if depth % dot.group or (filters // window.groups) % dot.lanes:

@@ -57,7 +57,7 @@ def _choose_dot_tile(
 
     candidates = (
         Tile(axis, rows, vectors, dot.lanes)
-        for vectors in divisors(columns // dot.lanes, 8)
+        for vectors in divisors(math.gcd(columns // dot.lanes, 8), 8)  # the epilogue writes them as one vector
         for axis, extent in [*reversed(row_axes), (None, 1)]
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
