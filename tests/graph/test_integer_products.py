@@ -219,3 +219,29 @@ def _function(kind: str, dot: DotProduct) -> Any:
         return te.create_prim_func([data, weights, zero, convolution(data, weights, zero, window, dot)])
     weights = te.placeholder(pack_columns(levels(32, 64), dot).shape, "int8", name="weights")
     return te.create_prim_func([data, weights, matmul(data, weights, dot)])
+
+
+def test_qlinear_operators_are_integer_products_too() -> None:
+    weights = {
+        "xs": np.array(0.05, np.float32),
+        "xz": np.array(120, np.uint8),
+        "w": levels(8, 16, 3, 3),
+        "ws": scales(8),
+        "wz": np.zeros(8, np.int8),
+        "b": levels(8, low=-100).astype(np.int32) * 20,
+        "ys": np.array(0.3, np.float32),
+        "yz": np.array(128, np.uint8),
+        "m": levels(392, 12),
+        "ms": np.array(0.01, np.float32),
+        "mz": np.array(0, np.int8),
+        "zs": np.array(2.0, np.float32),
+    }
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "q"),
+        node("QLinearConv", "q xs xz w ws wz ys yz b", "c", kernel_shape=[3, 3]),
+        node("Flatten", "c", "f"),
+        node("QLinearMatMul", "f ys yz m ms mz zs yz", "p"),
+        node("DequantizeLinear", "p zs yz", "y"),
+    ]
+    proto = model(nodes, {"x": (T.FLOAT, [1, 16, 9, 9])}, "y", 13, weights)
+    assert difference(proto, resolve_target(threads=2), integers=2) <= 2.0 * 1.001

@@ -40,6 +40,8 @@ class DotProduct:
 
 # By element: one register of data serves four instructions.
 SDOT = DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", "SDOT", 4, 4, "int8", (16, 8, 4))
+# The same for depthwise convolutions: of four weights in a lane, those for other channels are zero.
+SDOT_OF_CHANNELS = DotProduct(SDOT.instruction, "SDOT", 16, 4, "int8", (4,))
 AVX512_VNNI = DotProduct("llvm.x86.avx512.vpdpbusd.512", "AVX-512 VNNI", 16, 4, "uint8", (4,))
 AVX_VNNI = DotProduct("llvm.x86.avx512.vpdpbusd.256", "AVX VNNI", 8, 4, "uint8", (4,))
 
@@ -62,7 +64,10 @@ def find_dot_product(sch: s_tir.Schedule, block: Any, target: Target) -> tuple[D
     reads = [read.source for read in stmt.reads]
     if not dot.instruction or [str(r.dtype) for r in reads] != [dot.data_type, "int8"]:
         return None
-    if [int(extent) for extent in reads[1].shape[-2:]] != [dot.lanes, dot.group]:
+    order = [int(extent) for extent in reads[1].shape[-2:]]
+    if dot is SDOT and order == [SDOT_OF_CHANNELS.lanes, SDOT_OF_CHANNELS.group]:
+        dot = SDOT_OF_CHANNELS
+    if order != [dot.lanes, dot.group]:
         return None
     _, reductions = split_by_kind(sch, block)
     return (dot, dot.width(int(sch.get(reductions[-1]).extent))) if reductions else None
@@ -122,7 +127,50 @@ def _register(dot: DotProduct, width: int) -> None:
     s_tir.TensorIntrin.register(intrinsic(dot, width), description, implementation, override=True)
 
 
+def _register_sdot_of_channels() -> None:
+    """16 channels: each register of sums takes four bytes of the data, of which a lane's weights choose one."""
+    name = SDOT.instruction
+
+    def part(data: Any, weights: Any, result: Any, place: int) -> Any:
+        words = T.reinterpret(data.vload([0], "int8x16"), dtype="int32x4")
+        repeated = T.reinterpret(T.Shuffle([words], [place] * 4), dtype="int8x16")
+        values = weights.vload([4 * place, 0], "int8x16")
+        sums = result.vload([4 * place], "int32x4")
+        return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), sums, values, repeated, dtype="int32x4")
+
+    with quick_inspect_stack():
+
+        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
+        def description(a: T.handle, b: T.handle, c: T.handle) -> None:
+            data = T.match_buffer(a, (16,), dtype="int8", offset_factor=1)
+            weights = T.match_buffer(b, (16, 4), dtype="int8", offset_factor=1)
+            result = T.match_buffer(c, (16,), dtype="int32", offset_factor=1)
+            with T.sblock("root"):
+                T.reads(result[0:16], data[0:16], weights[0:16, 0:4])
+                T.writes(result[0:16])
+                for lane, step in T.grid(16, 4):
+                    with T.sblock("update"):
+                        i, k = T.axis.remap("SR", [lane, step])
+                        result[i] = result[i] + T.cast(data[i // 4 * 4 + k], "int32") * T.cast(weights[i, k], "int32")
+
+        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
+        def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+            data = T.match_buffer(a, (16,), dtype="int8", offset_factor=1)
+            weights = T.match_buffer(b, (16, 4), dtype="int8", offset_factor=1)
+            result = T.match_buffer(c, (16,), dtype="int32", offset_factor=1)
+            with T.sblock("root"):
+                T.reads(result[0:16], data[0:16], weights[0:16, 0:4])
+                T.writes(result[0:16])
+                result[T.ramp(T.int32(0), 1, 4)] = part(data, weights, result, 0)
+                result[T.ramp(T.int32(4), 1, 4)] = part(data, weights, result, 1)
+                result[T.ramp(T.int32(8), 1, 4)] = part(data, weights, result, 2)
+                result[T.ramp(T.int32(12), 1, 4)] = part(data, weights, result, 3)
+
+    s_tir.TensorIntrin.register(intrinsic(SDOT_OF_CHANNELS, 4), description, implementation, override=True)
+
+
 # All of them: a stored program names one without saying what it is.
 for _dot in (SDOT, AVX512_VNNI, AVX_VNNI):
     for _width in _dot.widths:
         _register(_dot, _width)
+_register_sdot_of_channels()

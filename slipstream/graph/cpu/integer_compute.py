@@ -129,6 +129,50 @@ def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
     return te.compute((batch, rows, columns, channels), product, name="integer_depthwise_conv2d")
 
 
+def pack_channels(weights: Array, dot: DotProduct) -> Array:
+    """int8 weights (height, width, channels) of a depthwise convolution as (vectors, height, width, lanes, group), all
+    zero but those of the lane's own channel."""
+    height, width, channels = weights.shape
+    chosen = np.eye(dot.group, dtype=np.int8)[np.arange(channels) % dot.group]
+    spread = (weights[..., None] * chosen).astype(np.int8)
+    split = spread.reshape(height, width, channels // dot.lanes, dot.lanes, dot.group)
+    return np.ascontiguousarray(split.transpose(2, 0, 1, 3, 4))
+
+
+def depthwise_in_groups(data: Any, weights: Any, zero: Any, window: Window, dot: DotProduct) -> Any:
+    """The same in integers, with `pack_channels`' weights: each channel's sum reads its neighbours too, times zero."""
+    image, shape, place = _bordered(data, zero, window)
+    axes = [te.reduce_axis((0, extent), name=name) for extent, name in zip(window.kernel, ("ky", "kx"), strict=True)]
+    k = te.reduce_axis((0, dot.group), name="c")
+
+    def product(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = image[(n, *place(y, x, *axes), c // dot.group * dot.group + k)]
+        weight = weights[c // dot.lanes, axes[0], axes[1], c % dot.lanes, k]
+        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[*axes, k])
+
+    return te.compute(shape, product, name="integer_depthwise_conv2d")
+
+
+def _bordered(data: Any, zero: Any, window: Window) -> tuple[Any, tuple[int, ...], Any]:
+    """The image with its border, the shape of the result, and where in the image a tap of an output is."""
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+
+    def level(n: Any, y: Any, x: Any, c: Any) -> Any:
+        inside = [y >= top, y < top + height, x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*inside), data[n, y - top, x - left, c], zero[0])
+
+    def place(y: Any, x: Any, tap_y: Any, tap_x: Any) -> tuple[Any, Any]:
+        return y * stride_y + tap_y * dilation_y, x * stride_x + tap_x * dilation_x
+
+    image = te.compute((batch, high, wide, channels), level, name="border") if any(window.padding) else data
+    return image, (batch, rows, columns, channels), place
+
+
 def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
     """Sums of products of the last axis of `data` and packed columns."""
     *outer, length = data.shape

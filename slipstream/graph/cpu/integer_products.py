@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu import integer_compute
-from slipstream.graph.cpu.dot_product import dot_product_of
+from slipstream.graph.cpu.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
 from slipstream.graph.cpu.integer_compute import Array, Window
 from slipstream.graph.gpu.fuse import KNOWN_PATTERN
 from slipstream.graph.relax_walk import is_constant
@@ -115,7 +115,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def _emit(self, function: Any, *tensors: Any, **settings: Any) -> Any:
         name = function.__name__
-        is_product = name in ("convolution", "depthwise", "matmul")
+        is_product = name in ("convolution", "depthwise", "depthwise_in_groups", "matmul")
         call = self.builder_.call_te(
             partial(function, **settings),
             *tensors,
@@ -153,10 +153,16 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             int(attributes.groups),
         )
         if window.groups > 1 and depth == 1 and window.groups == filters and kernel_y * kernel_x <= _MOST_EXACT:
-            by_tap = np.ascontiguousarray(weights.data[:, :, :, 0].transpose(1, 2, 0)).astype(np.float32)
-            data = self._emit(
-                integer_compute.depthwise, levels.data, relax.const(by_tap), self._zero(levels.zero), window=window
-            )
+            by_tap = np.ascontiguousarray(weights.data[:, :, :, 0].transpose(1, 2, 0))
+            zero = self._zero(levels.zero)
+            if self._dot is SDOT and filters % SDOT_OF_CHANNELS.lanes == 0:
+                own, settings = SDOT_OF_CHANNELS, {"window": window, "dot": SDOT_OF_CHANNELS}
+                packed = relax.const(integer_compute.pack_channels(by_tap, own))
+                data = self._emit(integer_compute.depthwise_in_groups, levels.data, packed, zero, **settings)
+                offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.int32)
+                return Sums(data, offset, scale, filters)
+            by_tap = by_tap.astype(np.float32)
+            data = self._emit(integer_compute.depthwise, levels.data, relax.const(by_tap), zero, window=window)
             offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.float32)
             return Sums(data, offset, scale, filters)
         dot, own = self._dot, weights.data

@@ -47,19 +47,21 @@ def _choose_dot_tile(
 ) -> Tile:
     """A step has `width // dot.group` instructions for each sum; all weights of a step are in registers as well."""
     steps = width // dot.group
+    registers_each = dot.lanes // target.vector_lanes
 
     def time(tile: Tile) -> float:
-        sums = tile.rows * tile.vectors
-        loads = 2.0 * tile.vectors * steps + tile.rows
+        vectors = tile.vectors * registers_each
+        sums = tile.rows * vectors
+        loads = 2.0 * vectors * steps + tile.rows
         time = max(sums * steps, loads, 8 * steps) + 0.1 * loads
-        registers = sums + tile.vectors * steps + 2
+        registers = sums + vectors * steps + 2
         return time / (sums * steps) * (1.0 if registers <= target.vector_registers else 1.5)
 
     candidates = (
         Tile(axis, rows, vectors, dot.lanes)
         for vectors in divisors(math.gcd(columns // dot.lanes, 8), 8)  # the epilogue writes them as one vector
         for axis, extent in [*reversed(row_axes), (None, 1)]
-        for rows in divisors(extent, (target.vector_registers - 4) // vectors)
+        for rows in divisors(extent, max(1, (target.vector_registers - 4) // (vectors * registers_each)))
     )
     return min(candidates, key=time)
 
