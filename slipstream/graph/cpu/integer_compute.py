@@ -15,6 +15,7 @@ from slipstream.graph.cpu.dot_product import DotProduct
 
 # Added to a float of less than 2**22, it leaves the nearest integer, the even one of two, in the lowest bits.
 _ROUNDS = 12582912.0
+MOST_ROUNDED = 2.0**22
 
 Array = np.ndarray[Any, Any]
 
@@ -203,7 +204,11 @@ def scaled(sums: Any, offset: Any, scale: Any, columns: int) -> Any:
 
 
 def requantised(sums: Any, offset: Any, scale: Any, limits: Any, zero: Any, columns: int) -> Any:
-    """The same, rounded to the type of `zero`; `limits` are the least and the largest level less `zero`."""
+    """The same, rounded to the type of `zero`; `limits` are the least and the largest level less `zero`.
+
+    Limits in int32 are for sums that are less than `MOST_ROUNDED` when scaled: these may be limited after rounding,
+    which takes half the instructions.
+    """
 
     def level(*at: Any) -> Any:
         value = (sums[at] + offset[at[-1]]).astype("float32") * scale[at[-1]]
@@ -226,7 +231,16 @@ def dequantised(data: Any, scale: Any, zero: Any) -> Any:
     )
 
 
+def rounded_limits(low: float, high: float) -> Array:
+    """Limits in int32, as the bits that rounding leaves."""
+    bits = int(np.array(_ROUNDS, np.float32).view(np.int32))
+    return np.array([bits + round(low), bits + round(high)], np.int32)
+
+
 def _level(value: Any, limits: Any, zero: Any) -> Any:
-    near = tirx.min(tirx.max(value, limits[0]), limits[1])
+    after = str(limits.dtype) == "int32"
+    near = value if after else tirx.min(tirx.max(value, limits[0]), limits[1])
     bits = tirx.reinterpret("int32", near + tirx.const(_ROUNDS, "float32"))
+    if after:
+        bits = tirx.min(tirx.max(bits, limits[0]), limits[1])
     return (bits + zero[0].astype("int32")).astype(zero.dtype)

@@ -70,12 +70,16 @@ class Weights:
 
 @dataclass(frozen=True)
 class Sums:
-    """A product before scaling: value = (data + offset) * scale along the last axis, of which `columns` count."""
+    """A product before scaling: value = (data + offset) * scale along the last axis, of which `columns` count.
+
+    `largest` are bounds of the data's absolute values.
+    """
 
     data: Any
     offset: Array
     scale: Array
     columns: int
+    largest: Array
 
 
 @mutator
@@ -114,7 +118,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return result
 
     def _emit(self, function: Any, *tensors: Any, **settings: Any) -> Any:
-        name = function.__name__
+        name = getattr(function, "func", function).__name__
         is_product = name in ("convolution", "depthwise", "depthwise_in_groups", "matmul")
         call = self.builder_.call_te(
             partial(function, **settings),
@@ -145,6 +149,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if weights.axis != 0 and weights.scale.size > 1:
             return None
         scale = np.broadcast_to(scale.astype(np.float32), (filters,))
+        largest = _largest(weights.data, (1, 2, 3))
         window = Window(
             (kernel_y, kernel_x),
             _pair(attributes.strides),
@@ -156,15 +161,15 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             by_tap = np.ascontiguousarray(weights.data[:, :, :, 0].transpose(1, 2, 0))
             zero = self._zero(levels.zero)
             if self._dot is SDOT and filters % SDOT_OF_CHANNELS.lanes == 0:
-                own, settings = SDOT_OF_CHANNELS, {"window": window, "dot": SDOT_OF_CHANNELS}
-                packed = relax.const(integer_compute.pack_channels(by_tap, own))
-                data = self._emit(integer_compute.depthwise_in_groups, levels.data, packed, zero, **settings)
+                packed = relax.const(integer_compute.pack_channels(by_tap, SDOT_OF_CHANNELS))
+                function = partial(integer_compute.depthwise_in_groups, dot=SDOT_OF_CHANNELS)
+                data = self._emit(function, levels.data, packed, zero, window=window)
                 offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.int32)
-                return Sums(data, offset, scale, filters)
+                return Sums(data, offset, scale, filters, largest)
             by_tap = by_tap.astype(np.float32)
             data = self._emit(integer_compute.depthwise, levels.data, relax.const(by_tap), zero, window=window)
             offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.float32)
-            return Sums(data, offset, scale, filters)
+            return Sums(data, offset, scale, filters, largest)
         dot, own = self._dot, weights.data
         if window.groups > 1:
             if depth % dot.group or (filters // window.groups) % dot.lanes:
@@ -177,7 +182,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         zero = self._zero(levels.zero)
         data = self._emit(integer_compute.convolution, levels.data, packed, zero, window=window, dot=dot)
         offset = -levels.zero * weights.data.astype(np.int64).sum(axis=(1, 2, 3))
-        return Sums(data, offset.astype(np.int32), scale, filters)
+        return Sums(data, offset.astype(np.int32), scale, filters, largest)
 
     def _matmul(self, call: Any) -> Sums | None:
         levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
@@ -190,7 +195,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
         data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
         offset = -levels.zero * weights.data.astype(np.int64).sum(axis=0)
-        return Sums(data, offset.astype(np.int32), scale, columns)
+        return Sums(data, offset.astype(np.int32), scale, columns, _largest(weights.data, (0,)))
 
     def _quantise(self, call: Any) -> Any | None:
         """One function for all of `spell_out_quantisation`'s, bias and clipping before it included."""
@@ -213,6 +218,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if sums is None:
             return self._emit(integer_compute.quantised, value, _floats(inverse), limits, own_zero)
         scale = (sums.scale * np.float32(inverse)).astype(np.float32)
+        if (scale * (sums.largest + np.abs(sums.offset))).max(initial=0) < integer_compute.MOST_ROUNDED:
+            limits = relax.const(integer_compute.rounded_limits(low, high))
         parameters = _of_type(sums), _floats(scale), limits, own_zero
         return self._emit(integer_compute.requantised, sums.data, *parameters, columns=sums.columns)
 
@@ -247,7 +254,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         offset = sums.offset + (steps if sums.offset.dtype == np.float32 else np.rint(steps))
         if not np.isfinite(offset).all() or np.abs(offset).max(initial=0) > _LARGEST:
             return None
-        return Sums(sums.data, offset.astype(sums.offset.dtype), sums.scale, sums.columns)
+        return replace(sums, offset=offset.astype(sums.offset.dtype))
 
     def _sums_of(self, value: Any) -> Sums | None:
         return self._sums.get(self._origin(value)) if isinstance(value, relax.Var) else None
@@ -336,6 +343,11 @@ _KEEPS_LEVELS = (
     "relax.flatten",
 )
 _CONSTANT = ("relax.permute_dims", "relax.reshape", "relax.dequantize")
+
+
+def _largest(weights: Array, reduced: tuple[int, ...]) -> Array:
+    """For each column, the largest sum of products with bytes that there can be."""
+    return np.asarray(np.abs(weights.astype(np.float64)).sum(axis=reduced) * 255)
 
 
 def _of_type(sums: Sums) -> Any:

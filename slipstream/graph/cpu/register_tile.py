@@ -53,7 +53,7 @@ def _choose_dot_tile(
         vectors = tile.vectors * registers_each
         sums = tile.rows * vectors
         loads = 2.0 * vectors * steps + tile.rows
-        time = max(sums * steps, loads, 8 * steps) + 0.1 * loads
+        time = max(sums * steps, loads, 8 * steps) + 0.1 * loads + 1 / vectors  # short vectors of bytes at the end
         registers = sums + vectors * steps + 2
         return time / (sums * steps) * (1.0 if registers <= target.vector_registers else 1.5)
 
