@@ -16,12 +16,12 @@ from slipstream.artifact.runtime import TvmExecutor
 from slipstream.frontends import load_model
 from slipstream.frontends.model import Model
 from slipstream.graph.build import apply_programs, build
-from slipstream.graph.cpu.dot_product import AVX512_VNNI, AVX_VNNI, SDOT, DotProduct, dot_product_of
 from slipstream.graph.cpu.integer_compute import Window, convolution, matmul, pack_columns
 from slipstream.graph.cpu.pipeline import NAME
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.prepare import prepare
 from slipstream.graph.relax_walk import prim_funcs
+from slipstream.machine.dot_product import AVX512_VNNI, AVX_VNNI, SDOT, DotProduct, dot_product_of
 from slipstream.machine.target import Target, resolve_target
 from tests.frontends.test_onnx_models import model, node
 

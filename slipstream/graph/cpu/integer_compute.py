@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from slipstream.graph.cpu.dot_product import DotProduct
+from slipstream.machine.dot_product import DotProduct
 
 # Added to a float of less than 2**22, it leaves the nearest integer, the even one of two, in the lowest bits.
 _ROUNDS = 12582912.0

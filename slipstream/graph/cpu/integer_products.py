@@ -17,10 +17,10 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu import integer_compute
-from slipstream.graph.cpu.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
 from slipstream.graph.cpu.integer_compute import Array, Window
 from slipstream.graph.gpu.fuse import KNOWN_PATTERN
 from slipstream.graph.relax_walk import is_constant
+from slipstream.machine.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
 from slipstream.machine.target import Target
 
 _LARGEST = 2**30

@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.cpu.dot_product import dot_product_of
 from slipstream.graph.relax_walk import is_constant
+from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import Target
 
 _QUANTIZE, _DEQUANTIZE = tvm.ir.Op.get("relax.quantize"), tvm.ir.Op.get("relax.dequantize")

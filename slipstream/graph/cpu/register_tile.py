@@ -9,9 +9,9 @@ from typing import Any
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from slipstream.graph.cpu.dot_product import DotProduct
 from slipstream.graph.cpu.pipeline import STACK_BYTES
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
+from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
 
 
