@@ -245,3 +245,17 @@ def test_qlinear_operators_are_integer_products_too() -> None:
     ]
     proto = model(nodes, {"x": (T.FLOAT, [1, 16, 9, 9])}, "y", 13, weights)
     assert difference(proto, resolve_target(threads=2), integers=2) <= 2.0 * 1.001
+
+
+def test_a_dynamically_quantised_matmul_is_an_integer_product() -> None:
+    """Sums of 600 products, more than float32 can hold exactly, with a zero point that depends on the data."""
+    weights = {"b": levels(600, 24), "bz": np.array(0, np.int8), "s": np.array(0.01, np.float32)}
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q qs qz"),
+        node("MatMulInteger", "q b qz bz", "m"),
+        node("Cast", "m", "f", to=T.FLOAT),
+        node("Mul", "qs s", "scale"),
+        node("Mul", "f scale", "y"),
+    ]
+    proto = model(nodes, {"x": (T.FLOAT, [5, 600])}, "y", 13, weights)
+    assert difference(proto, resolve_target(threads=2)) < 1e-2

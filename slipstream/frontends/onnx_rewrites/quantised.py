@@ -123,6 +123,10 @@ def _conv_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
 
 def _matmul_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     a, b, a_zero, b_zero = inputs_of(node, 4)
+    if a_zero and g.shape(a_zero) in ((), (1,)) and _is_centred(g, b, b_zero):
+        one = g.constant(1.0, np.float32)
+        product = g.op("MatMul", _dequantize(g, a, one, a_zero), _dequantize(g, b, one, b_zero))
+        return [g.cast(product, np.int32)]
     return [_matmul_sums(g, a, b, a_zero, b_zero, (g.static_shape(node), g.static_shape(node, 1)))]
 
 

@@ -203,6 +203,16 @@ def scaled(sums: Any, offset: Any, scale: Any, columns: int) -> Any:
     )
 
 
+def scaled_with_zero(sums: Any, weights: Any, scale: Any, zero: Any, columns: int) -> Any:
+    """(sums - zero * weights) * scale in float32: `weights` are sums of each column's, `zero` is known at run time."""
+
+    def value(*at: Any) -> Any:
+        of_zero = zero[(0,) * len(zero.shape)].astype("int32") * weights[at[-1]]
+        return (sums[at] - of_zero).astype("float32") * scale[at[-1]]
+
+    return te.compute((*sums.shape[:-1], columns), value, name="scaled")
+
+
 def requantised(sums: Any, offset: Any, scale: Any, limits: Any, zero: Any, columns: int) -> Any:
     """The same, rounded to the type of `zero`; `limits` are the least and the largest level less `zero`.
 

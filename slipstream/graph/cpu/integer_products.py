@@ -100,7 +100,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if name == "relax.nn.conv2d":
             return self._scaled(self._convolution(call))
         if name == "relax.matmul":
-            return self._scaled(self._matmul(call))
+            sums = self._matmul(call)
+            return self._dynamic_matmul(call) if sums is None else self._scaled(sums)
         if name == "relax.astype" and str(call.attrs.dtype) == self._dot.data_type:
             return self._quantise(call)
         if name in _KEEPS_LEVELS and (levels := self._levels_of(call.args[0])) is not None:
@@ -196,6 +197,23 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
         offset = -levels.zero * weights.data.astype(np.int64).sum(axis=0)
         return Sums(data, offset.astype(np.int32), scale, columns, _largest(weights.data, (0,)))
+
+    def _dynamic_matmul(self, call: Any) -> Any | None:
+        """The same with data whose zero point is known at run time, as in a dynamically quantised model."""
+        scaled, weights = self._match(call.args[0], "relax.multiply"), self._weights_of(call.args[1])
+        centred = self._match(scaled[0], "relax.subtract") if scaled else None
+        cast = self._match(centred[0], "relax.astype") if centred else None
+        scale = _number_of(scaled[1]) if scaled else None
+        if cast is None or centred is None or scale is None or weights is None or weights.data.ndim != 2:
+            return None
+        if str(cast[0].ty.dtype) != self._dot.data_type or weights.scale.size > 1 or cast[0].ty.ndim < 2:
+            return None
+        columns = weights.data.shape[1]
+        packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
+        data = self._emit(integer_compute.matmul, cast[0], packed, dot=self._dot)
+        of_columns = relax.const(weights.data.astype(np.int32).sum(axis=0, dtype=np.int32))
+        scales = _floats(np.full(columns, weights.scale[0] * scale))
+        return self._emit(integer_compute.scaled_with_zero, data, of_columns, scales, centred[1], columns=columns)
 
     def _quantise(self, call: Any) -> Any | None:
         """One function for all of `spell_out_quantisation`'s, bias and clipping before it included."""

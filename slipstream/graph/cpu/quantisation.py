@@ -115,13 +115,20 @@ class _Spelling(PyExprMutator):  # type: ignore[misc]
         data = call.args[0]
         scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
         own = str(data.ty.dtype)
-        static = isinstance(data, relax.Var) and str(call.attrs.out_dtype) == "float32"
-        if scale is None or zero is None or own not in _BYTES or not static:
+        if scale is None or own not in _BYTES or not isinstance(data, relax.Var):
+            return call
+        if str(call.attrs.out_dtype) != "float32" or (zero is None and not _is_one_number(call.args[2])):
             return call
         origin = self._origin(data)
         if own != self._type and origin not in self._stored:
             self._stored[origin] = self.builder_.emit(_converted(data, self._type))
-        levels = Levels(self._stored.get(origin, origin), scale, int(zero + _shift(own, self._type)))
+        stored, shift = self._stored.get(origin, origin), _shift(own, self._type)
+        if zero is None:
+            emit = self.builder_.emit
+            shifted = emit(op.add(emit(op.astype(call.args[2], "float32")), _number(shift)))
+            centred = emit(op.subtract(emit(op.astype(stored, "float32")), shifted))
+            return op.multiply(centred, _number(scale))
+        levels = Levels(stored, scale, int(zero + shift))
         result = self._emit_dequantised(levels)
         self._dequantised[result] = levels
         return result
@@ -139,6 +146,12 @@ def _converted(data: Any, new: str) -> Any:
 
 def _number(value: float) -> Any:
     return relax.const(np.float32(value))
+
+
+def _is_one_number(value: Any) -> bool:
+    """Whether a tensor that is computed has one element."""
+    shape = value.ty.shape
+    return isinstance(value, relax.Var) and shape is not None and all(str(extent) == "1" for extent in shape)
 
 
 def _scalar(value: Any) -> Any | None:
