@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,11 @@ def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array) ->
     assert result.exit_code == 0, result.output
     assert "layers in 8 bits" in result.output
     assert "verified against onnxruntime" in result.output
+    plain = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[platform.machine()]
+    model = str(tmp_path / "compiled.int8.onnx")
+    without = invoke("compile", model, "-o", str(tmp_path / "plain"), "--target", plain)
+    assert without.exit_code == 0
+    assert "no instruction for 8-bit dot products" in without.output
     refused = invoke("compile", MODEL, "-o", str(tmp_path / "compiled"), *data)
     assert refused.exit_code != 0
     assert "add --dtype int8" in refused.output
