@@ -29,6 +29,7 @@ RunBlock = Callable[[float, int], Block]
 """Runs one block of so many seconds; the number seeds its arrival times, the same for all contenders of a round."""
 
 _LEAST_ROUNDS = 10
+_ALLOWED = 1e-2
 _ROUNDS_TO_CHOOSE = 3
 
 
@@ -106,7 +107,8 @@ class Comparison:
         try:
             for setting in settings_of(name, self._callers):
                 started = self._start(replace(self._job, name=name, setting=setting, files=self._files[0]))
-                _must_agree(name, self._comparable(started.outputs()), self._comparable(self._outputs))
+                theirs, ours = self._comparable(started.outputs()), self._comparable(self._outputs)
+                _must_agree(name, theirs, ours, self._allowed)
         except BaseException:
             for contender in self._started.pop(name, {}).values():
                 contender.close()
@@ -142,6 +144,13 @@ class Comparison:
         checked = self.manifest.verification and {check.name for check in self.manifest.verification.outputs}
         pairs = zip(self.manifest.outputs, outputs, strict=True)
         return [output for spec, output in pairs if not checked or spec.name in checked]
+
+    @property
+    def _allowed(self) -> float:
+        """The relative difference at which outputs count as equal; of those in 8 bits verification knows a level."""
+        verification = self.manifest.verification
+        tolerances = [check.tolerance for check in verification.outputs] if verification else []
+        return max([_ALLOWED, *(2 * tolerance for tolerance in tolerances if tolerance > _ALLOWED)])
 
     def _fastest(self, name: str, pattern: RequestPattern, length: float, rng: np.random.Generator) -> str:
         settings = self._started[name]
@@ -182,15 +191,15 @@ def interleave_blocks(
     return blocks
 
 
-def _must_agree(name: str, outputs: list[Any], ours: list[Any]) -> None:
+def _must_agree(name: str, outputs: list[Any], ours: list[Any], allowed: float) -> None:
     """A race between programs that compute different things says nothing."""
     pairs = list(zip_longest(arrays_of(outputs), arrays_of(ours)))
-    if not all(mine is not None and theirs is not None and _agree(mine, theirs) for theirs, mine in pairs):
+    if not all(mine is not None and theirs is not None and _agree(mine, theirs, allowed) for theirs, mine in pairs):
         raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")
 
 
-def _agree(mine: Array, theirs: Array) -> bool:
+def _agree(mine: Array, theirs: Array, allowed: float) -> bool:
     if mine.shape != theirs.shape or theirs.dtype.kind not in "biufV":
         return bool(np.array_equal(mine, theirs))
     scale = np.abs(theirs.astype(np.float64)).max(initial=0.0) or 1.0
-    return np.allclose(mine, theirs, rtol=1e-2, atol=1e-2 * scale, equal_nan=True)
+    return np.allclose(mine, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True)

@@ -39,6 +39,7 @@ from slipstream.frontends.inputs import Array, random_inputs
 from slipstream.frontends.model import CompiledPart, OnnxPart
 from slipstream.frontends.shape_lists import Shapes
 from slipstream.frontends.shape_variants import fit_arrays, variant_labels
+from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
 from slipstream.runtime.library import ModelLibrary
@@ -58,6 +59,9 @@ T = TypeVar("T")
 _FEW_THREADS = 4
 
 
+NO_DOT_PRODUCT = "the target has no instruction for 8-bit dot products: the model runs in ordinary multiplications"
+
+
 @dataclass(frozen=True)
 class CompileResult:
     """Where the artifact is, how it was verified, what preparation did and how long each stage took."""
@@ -66,7 +70,7 @@ class CompileResult:
     manifest: Manifest
     passes: list[Any]
     seconds: dict[str, float]
-    warnings: tuple[str, ...] = ()  # how what is here differs from what the lock file was made with
+    warnings: tuple[str, ...] = ()  # how it differs from what the lock file was made with, what the CPU lacks
 
     @property
     def verification(self) -> Verification | None:
@@ -158,6 +162,8 @@ def compile(
         stage=clock.start,
     )
     reports = _sum_reports(list(passes.values()))
+    if loaded.quantised and resolved.gpu is None and not dot_product_of(resolved).instruction:
+        warnings = (*warnings, NO_DOT_PRODUCT)
     return CompileResult(output, manifest, reports, clock.stop(), tuple(warnings))
 
 

@@ -12,6 +12,7 @@ from slipstream.cli.doctor import doctor
 from slipstream.cli.export import export_command
 from slipstream.cli.measure import measure
 from slipstream.cli.operators import operators
+from slipstream.cli.quantize import quantize_command
 from slipstream.cli.report import report
 from slipstream.cli.run import run
 from slipstream.cli.serve import serve
@@ -40,6 +41,7 @@ for command in (
     resume_command,
     status_command,
     compile_command,
+    quantize_command,
     run,
     bench,
     check,

@@ -18,6 +18,7 @@ from slipstream.cli.options import (
     partition_option,
     threads_option,
 )
+from slipstream.cli.quantize import calibration_option, quantized_model
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _STAGES = ("import", "prepare", "schedule", "build", "link", "threads", "verify"
 @click.argument("model", type=ModelArgument(), required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory to write the compiled model to.")
 @model_options
+@calibration_option
 @threads_option
 @pad_option
 @partition_option
@@ -50,6 +52,7 @@ def compile_command(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     input_data: Path | None,
+    calibration: Path | None,
     partition: bool,
     explain: bool,
     **options: Any,
@@ -65,6 +68,7 @@ def compile_command(
         return
     if output is None:
         raise click.UsageError("Missing option '-o': the directory to write the compiled model to.")
+    model = quantized_model(model, output, calibration, options)
     result = _compile(
         model,
         output,

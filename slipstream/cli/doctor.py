@@ -84,6 +84,11 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("GPU memory", f"{machine.gpu_bandwidth / 1e9:.0f} GB/s copied, read and written"))
     if machine.peak_flops is not None:
         rows.append(("peak", f"{machine.peak_flops / 1e9:.0f} GFLOP/s in float32 on {machine.cores} cores"))
+    if machine.integer_instruction == "":
+        rows.append(("int8", "no instruction for 8-bit dot products: quantised models run in ordinary multiplications"))
+    elif machine.peak_integer_ops is not None:
+        speed = f"{machine.peak_integer_ops / 1e9:.0f} GOP/s in int8"
+        rows.append(("", f"{speed} by {machine.integer_instruction} on {machine.cores} cores"))
     if machine.bandwidth is not None:
         rows.append(("memory", f"{machine.bandwidth / 1e9:.1f} GB/s streamed"))
     return rows

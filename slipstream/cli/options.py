@@ -51,8 +51,8 @@ dtype_option = click.option(
     "--dtype",
     default="float32",
     show_default=True,
-    metavar="float32|float16|bfloat16|tf32",
-    help="On a GPU, what a float32 model's products are computed in; all but float32 are for tensor cores.",
+    metavar="float32|float16|bfloat16|tf32|int8",
+    help="What a float32 model's products are computed in: int8 on a CPU (see --calibration), the others on a GPU.",
 )
 input_data_option = click.option(
     "--input-data",

@@ -25,6 +25,7 @@ from slipstream.cli.options import (
     rpc_options,
     threads_option,
 )
+from slipstream.cli.quantize import calibration_option, quantized_model
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class _TuneCommand(click.Command):
 @_serve_option
 @rpc_options
 @model_options
+@calibration_option
 @threads_option
 @pad_option
 @partition_option
@@ -111,6 +113,7 @@ def tune_command(
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
     input_data: Path | None,
+    calibration: Path | None,
     live_page: bool,
     mode: Any,
     without: str | None,
@@ -124,6 +127,7 @@ def tune_command(
     """
     parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
     parsed["input_data"] = named_arrays(input_data)
+    model = quantized_model(model, output, calibration, options)
 
     def work(watcher: Any) -> TuningResult:
         if not model.endswith(".pt2"):

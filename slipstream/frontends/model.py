@@ -63,6 +63,7 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)
     parts: tuple[CompiledPart | OnnxPart, ...] = ()
     quantised: bool = False  # something in it is rounded to 8 bits
+    output_steps: tuple[float, ...] = ()  # the distance of two levels, of outputs that are rounded to 8 bits; else 0
     variants: tuple[Model, ...] = ()
     # Given, the functions of `module` are tuned as they stand and nothing is compiled: it is called with the best
     # programs by operator, from which it may remove some, and says what one run takes and why none of them is used.

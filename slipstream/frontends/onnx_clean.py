@@ -57,6 +57,7 @@ def prepare(
     save(proto, fixed)
     outputs = [output.name for output in proto.graph.output]
     quantised = any(_ROUNDS.search(node.op_type) for graph in _graphs(proto.graph) for node in graph.node)
+    steps = _output_steps(proto.graph)
     interface = {value.name for value in inputs}
     deciding = deciding_inputs(proto.graph)
     del proto
@@ -86,7 +87,25 @@ def prepare(
         "outputs": outputs,
         "refused": refused,
         "quantised": quantised,
+        "output_steps": steps,
     }
+
+
+def _output_steps(graph: onnx.GraphProto) -> list[float]:
+    """For each output the distance of two levels, if it is rounded to 8 bits with a scale that is known; else 0."""
+    producers = {name: node for node in graph.node for name in node.output}
+    scales = {tensor.name: tensor for tensor in graph.initializer}
+
+    def step(name: str) -> float:
+        node = producers.get(name)
+        if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return 0.0
+        if node.op_type == "QuantizeLinear":
+            return 1.0
+        scale = scales.get(node.input[1])
+        return 0.0 if scale is None else float(onnx.numpy_helper.to_array(scale).max(initial=0.0))
+
+    return [step(output.name) for output in graph.output]
 
 
 def _load(path: Path) -> onnx.ModelProto:

@@ -145,6 +145,7 @@ def load_onnx(
         outputs=outputs,
         fingerprint=prepared["fingerprint"],
         quantised=prepared["quantised"],
+        output_steps=tuple(prepared["output_steps"]),
         reference=reference,
         options={"shapes": shapes, "constants": constants},
         parts=parts,

@@ -36,6 +36,7 @@ def combine(models: Sequence[Model]) -> Model:
         reference=first.reference,
         options={**first.options, "shapes": as_read},
         quantised=any(model.quantised for model in models),
+        output_steps=first.output_steps,
         variants=tuple(models),
     )
 

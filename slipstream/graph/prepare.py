@@ -19,6 +19,8 @@ from slipstream.frontends.model import Model
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
+from slipstream.graph.cpu.integer_products import use_integers
+from slipstream.graph.cpu.quantisation import spell_out_quantisation
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.gpu.exported_products import restore_products
@@ -107,6 +109,11 @@ PASSES: tuple[Pass, ...] = (
         _tvm(transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()),
     ),
     Pass(
+        "quantisation",
+        "on a CPU: rounding to 8 bits and back as element-wise operators, which the layout does not stop at",
+        spell_out_quantisation,
+    ),
+    Pass(
         "transposed convolutions",
         "as ordinary ones with more channels, so that no product with an inserted zero is computed",
         lambda mod, _: rewrite_conv_transpose(mod),
@@ -117,6 +124,11 @@ PASSES: tuple[Pass, ...] = (
         "2-D convolutions in NHWC, so that the channels of one pixel fill a vector",
         lambda mod, _: convert_layout(mod),
         optional=True,
+    ),
+    Pass(
+        "integer products",
+        "on a CPU: convolutions and matmuls of 8-bit tensors in integers, weights packed for its dot products",
+        use_integers,
     ),
     Pass(
         "whole vectors",

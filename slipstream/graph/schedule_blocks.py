@@ -97,9 +97,16 @@ def pads_rows(sch: s_tir.Schedule, block: Any) -> bool:
     if not isinstance(value, tvm.ir.Call) or value.op != _IF_THEN_ELSE:
         return False
     condition, inside, _ = value.args
-    return isinstance(inside, tvm.ir.expr.TensorLoad) and not any(
+    return _is_one_element(inside) and not any(
         used.same_as(stmt.iter_vars[-1].var) for used in undefined_vars(condition)
     )
+
+
+def _is_one_element(value: Any) -> bool:
+    """Whether an expression is an element of a tensor, or such a one of bytes converted."""
+    if isinstance(value, tirx.Cast):
+        return _is_one_element(value.value)
+    return isinstance(value, tvm.ir.expr.TensorLoad)
 
 
 def count_loads(sch: s_tir.Schedule, block: Any, of: Any = None) -> int:

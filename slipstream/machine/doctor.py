@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.machine.cpu import Gpu, cpu_model, gpus
+from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import available_cores, resolve_target
 from slipstream.processes.child import child_environment
 
@@ -58,7 +59,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Machine:
-    """`target` and `features` are unknown where TVM does not work; so is what was not to be measured."""
+    """`target` and `features` are unknown where TVM does not work; so is what was not to be measured.
+
+    `integer_instruction` computes 8-bit dot products; empty where the CPU has none.
+    """
 
     cpu: str
     architecture: str
@@ -68,6 +72,8 @@ class Machine:
     target: str | None = None
     features: list[str] = field(default_factory=list)
     peak_flops: float | None = None
+    integer_instruction: str | None = None
+    peak_integer_ops: float | None = None
     bandwidth: float | None = None
     nvrtc: str | None = None
     gpu_target: str | None = None
@@ -261,15 +267,16 @@ def _run_probe(measure: bool) -> None:
     """The child's side of `_probe`: report each finding as soon as it is made."""
     import tvm
 
-    from slipstream.machine.speed import measure_bandwidth, measure_peak_flops
+    from slipstream.machine.speed import measure_bandwidth, measure_peak_flops, measure_peak_integer_ops
 
     _report(passed=1)
     tvm.ir.save_json(tvm.IRModule())
     _report(passed=2)
     target = resolve_target()
-    _report(target=str(target), features=target.features)
+    _report(target=str(target), features=target.features, integer_instruction=dot_product_of(target).name)
     if measure:
         _report(peak_flops=measure_peak_flops(target))
+        _report(peak_integer_ops=measure_peak_integer_ops(target))
         _report(bandwidth=measure_bandwidth(target))
     _probe_gpu(measure)
 

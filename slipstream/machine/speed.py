@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
+from slipstream.machine.dot_product import DotProduct, dot_product_of
 from slipstream.machine.target import Target
 
 # Half a millisecond of work: far more than a call costs, far less than the scheduler lets a thread run.
@@ -43,6 +44,27 @@ def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
 
     calls_per_second = _call_rate(kernel, arguments, _cores(target), _PEAK_CALLS, seconds)
     return calls_per_second * start.size * _STEPS * _FLOP_PER_MULTIPLY_ADD
+
+
+def measure_peak_integer_ops(target: Target, seconds: float = 0.5) -> float:
+    """The same for 8-bit dot products, a multiplication and an addition counting one each; 0 without such an
+    instruction."""
+    import numpy as np
+    import tvm
+
+    dot = dot_product_of(target)
+    if not dot.instruction:
+        return 0.0
+    shape = (target.vector_registers - 2, dot.lanes)
+    kernel = _compile(_dot_products(shape[0], dot), target)
+    start = np.random.default_rng(0).integers(1, 100, shape).astype(np.int32)
+    factor = np.ones(dot.lanes * dot.group, np.int8)
+
+    def arguments() -> list[Any]:
+        return [tvm.runtime.tensor(start), tvm.runtime.tensor(factor)]
+
+    calls_per_second = _call_rate(kernel, arguments, _cores(target), _PEAK_CALLS, seconds)
+    return calls_per_second * start.size * dot.group * _STEPS * _FLOP_PER_MULTIPLY_ADD
 
 
 def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAMED_BYTES) -> float:
@@ -97,6 +119,32 @@ def _multiply_adds(chains: int, lanes: int) -> Any:
         for chain, register in enumerate(registers):
             with ir.vectorized(lanes) as lane:
                 ir.buffer_store(sums, register[lane], [chain, lane])
+    return builder.get()
+
+
+def _dot_products(chains: int, dot: DotProduct) -> Any:
+    """main(sums, factor): `_STEPS` times, each chain of sums adds dot products of its neighbour's bytes and factor."""
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as ir
+
+    lanes, bytes_ = dot.lanes, dot.lanes * dot.group
+    whole = [tirx.Ramp(0, 1, lanes)]
+    with IRBuilder() as builder, ir.prim_func(s_tir=True):
+        ir.func_name("main")
+        sums = ir.arg("sums", ir.buffer((chains, lanes), "int32"))
+        factor = ir.arg("factor", ir.buffer((bytes_,), "int8"))
+        registers = [ir.alloc_buffer((lanes,), "int32", scope="global") for _ in range(chains)]
+        for chain, register in enumerate(registers):
+            ir.buffer_store(register, sums.vload([chain, 0], f"int32x{lanes}"), whole)
+        with ir.serial(_STEPS):
+            for register, neighbour in zip(registers, registers[1:] + registers[:1], strict=True):
+                data = tirx.reinterpret(f"int8x{bytes_}", neighbour.vload([0], f"int32x{lanes}"))
+                operands = register.vload([0], f"int32x{lanes}"), data, factor.vload([0], f"int8x{bytes_}")
+                value = tirx.call_llvm_pure_intrin(f"int32x{lanes}", dot.instruction, *operands)
+                ir.buffer_store(register, value, whole)
+        for chain, register in enumerate(registers):
+            ir.buffer_store(sums, register.vload([0], f"int32x{lanes}"), [chain, tirx.Ramp(0, 1, lanes)])
     return builder.get()
 
 

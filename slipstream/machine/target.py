@@ -126,8 +126,10 @@ def resolve_target(spec: str = "cpu", threads: int | None = None, dtype: str = "
 
 
 def _in_type(target: Target, dtype: str) -> Target:
-    if dtype not in DTYPES:
+    if dtype not in (*DTYPES, "int8"):
         raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
+    if dtype == "int8":
+        raise TargetError("a model is quantised before it is compiled: 'slipstream quantize', or --dtype int8 there")
     if dtype != "float32" and target.gpu is None:
         raise TargetError(f"{dtype} is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
     if dtype in ("bfloat16", "tf32") and target.gpu is not None and target.gpu.capability < _AMPERE:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.machine import speed
+from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import Target, resolve_target
 
 
@@ -34,6 +35,12 @@ def test_peak_is_above_a_matmul_and_below_what_a_core_can_issue(target: Target) 
     assert peak > 0.9 * _matmul_flops()
     # Four vector multiply-adds a cycle at 6 GHz: above this, the work was optimised away.
     assert peak / target.threads < 4 * 2 * target.vector_lanes * 6e9
+
+
+@pytest.mark.timing
+def test_dot_products_are_faster_than_floats_where_there_is_an_instruction(target: Target) -> None:
+    peak = speed.measure_peak_integer_ops(target, 0.1)
+    assert (peak > 1.5 * speed.measure_peak_flops(target, 0.1)) == bool(dot_product_of(target).instruction)
 
 
 def test_peak_kernel_does_the_work_that_is_counted(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
-"""Quantised operators in float32 on whole numbers.
+"""Quantised operators as dequantisation, an operator on floats and quantisation, or in float32 on whole numbers.
 
-A product of 8-bit numbers is exact in float32 while its sums stay below 2**24, so that rounding gives the same levels
-as integer arithmetic. Where a sum could be larger, the reduction is cut into parts that are added up as integers.
+The first is what the rest of a quantised model looks like, and becomes integer arithmetic on a CPU. It is for constant
+weights without a zero point. The second is for all else: a product of 8-bit numbers is exact in float32 while its sums
+stay below 2**24, so that rounding gives the same levels as integer arithmetic. Where a sum could be larger, the
+reduction is cut into parts that are added up as integers.
 """
 
 from __future__ import annotations
@@ -121,11 +123,55 @@ def _conv_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
 
 def _matmul_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     a, b, a_zero, b_zero = inputs_of(node, 4)
+    if a_zero and g.shape(a_zero) in ((), (1,)) and _is_centred(g, b, b_zero):
+        one = g.constant(1.0, np.float32)
+        product = g.op("MatMul", _dequantize(g, a, one, a_zero), _dequantize(g, b, one, b_zero))
+        return [g.cast(product, np.int32)]
     return [_matmul_sums(g, a, b, a_zero, b_zero, (g.static_shape(node), g.static_shape(node, 1)))]
+
+
+_PER_AXIS = 13
+
+
+def _is_centred(g: Builder, weights: str, zero: str, *scales: str) -> bool:
+    """Whether weights are constant int8 with zero point 0, and scales known, of one tensor before `_PER_AXIS`."""
+    known = [g.value(name) for name in scales]
+    if g.value(weights) is None or g.dtype(weights) != np.int8 or any(scale is None for scale in known):
+        return False
+    of_zero = g.value(zero) if zero else np.zeros(1)
+    several = any(scale is not None and scale.size > 1 for scale in known)
+    return of_zero is not None and not of_zero.any() and (not several or g.opset >= _PER_AXIS)
+
+
+def _dequantize(g: Builder, value: str, scale: str, zero: str, axis: int | None = None) -> str:
+    """A DequantizeLinear node; `axis` is left out where there is one scale."""
+    known = g.value(scale)
+    one = known is None or known.size == 1
+    if known is not None and one and known.ndim:
+        scale = g.constant(known.reshape(()))
+    of_zero = g.value(zero) if zero else None
+    if of_zero is not None and of_zero.size == 1 and of_zero.ndim:
+        zero = g.constant(of_zero.reshape(()))
+    if zero and not one and of_zero is not None and of_zero.size == 1 and known is not None:
+        zero = g.constant(np.full(known.shape, of_zero.reshape(-1)[0], of_zero.dtype))
+    return str(g.op("DequantizeLinear", value, scale, *([zero] if zero else []), axis=None if one else axis))
+
+
+def _qlinear_conv_as_float(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs_of(node, 9)
+    attributes = attributes_of(node)
+    own = {name: attributes[name] for name in _OF_CONV if name in attributes}
+    operands = [_dequantize(g, x, x_scale, x_zero), _dequantize(g, w, w_scale, w_zero, 0)]
+    if bias:
+        scale = np.asarray(g.value(x_scale)).reshape(-1) * np.asarray(g.value(w_scale)).reshape(-1)
+        operands.append(_dequantize(g, bias, g.constant(scale.astype(np.float32)), "", 0))
+    return [g.op("QuantizeLinear", g.op("Conv", *operands, **own), y_scale, y_zero)]
 
 
 def _qlinear_conv(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs_of(node, 9)
+    if _is_centred(g, w, w_zero, x_scale, w_scale):
+        return _qlinear_conv_as_float(g, node)
     w_shape = g.static_shape(node, 3)
     rank = len(w_shape)
     sums = _conv_sums(g, node, x, w, x_zero, w_zero, w_shape)
@@ -137,6 +183,14 @@ def _qlinear_conv(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
 
 def _qlinear_matmul(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs_of(node, 8)
+    if (
+        _is_centred(g, b, b_zero, a_scale, b_scale)
+        and g.shape(a_scale) in ((), (1,))
+        and g.dtype(a_scale) == np.float32
+    ):
+        rank = len(g.shape(b) or ())
+        product = g.op("MatMul", _dequantize(g, a, a_scale, a_zero), _dequantize(g, b, b_scale, b_zero, rank - 1))
+        return [g.op("QuantizeLinear", product, y_scale, y_zero)]
     shapes = g.static_shape(node), g.static_shape(node, 3)
     sums = g.cast(_matmul_sums(g, a, b, a_zero, b_zero, shapes), np.float32)
     left = _along(g, a_scale, a_scale, len(shapes[0]) - 2, len(shapes[0]))

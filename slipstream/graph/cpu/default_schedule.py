@@ -15,6 +15,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.depthwise import find_border, share_rows
+from slipstream.graph.cpu.dot_product import find_dot_product, intrinsic
 from slipstream.graph.cpu.register_tile import choose_tile, useful_padding
 from slipstream.graph.cpu.spread_loops import spread_blocks, vectorize_registers
 from slipstream.graph.gpu.default_schedule import schedule_on_gpu
@@ -38,6 +39,8 @@ _MOST_INLINED_LOADS = 8
 # What follows a padded contraction has fewer elements, but not by more than this factor.
 _MOST_CUT_OFF = 8
 MOST_UNROLLED = 16
+# Vectors of 8-bit dot products beside each other: each has a register for its weights of every step.
+_MOST_VECTORS = 4
 # Marks a program whose weights are laid out by the program itself.
 KEEP_LAYOUT = "slipstream.keep_layout"
 
@@ -113,7 +116,8 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     inline_cheap_blocks(sch)
     epilogue = find_epilogue(sch, anchor) or [sch.cache_write(anchor, 0, "global")]
     elements = elements_of(sch.get(anchor).writes[0].source)
-    tile = choose_tile(sch, anchor, target)
+    dot = find_dot_product(sch, anchor, target)
+    tile = choose_tile(sch, anchor, target, dot)
     spatial, reductions = split_by_kind(sch, anchor)
     *rows, columns = spatial
     border = find_border(sch, anchor)
@@ -125,16 +129,26 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
         pieces.append(piece)
         tiles.append(shared)
         inner += registers
-    (piece, shared, *registers), factors = sample_split(
-        sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes
-    )
+    instruction: list[Any] = []
+    if dot is None:
+        (piece, shared, *registers), factors = sample_split(
+            sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes
+        )
+        at_once = factors[-1]
+    else:
+        columns, lanes = sch.split(columns, [None, tile.lanes])
+        reductions[-1], products = sch.split(reductions[-1], [None, dot[1]])
+        instruction = [lanes, products]
+        (piece, shared, *registers), factors = sample_split(sch, columns, [1, tile.vectors], _MOST_VECTORS)
+        at_once = None
+        sch.annotate(sch.get_sblock("root"), KEEP_LAYOUT, True)
     inner += registers
     # The larger operand is walked by the outer loops, so that the smaller one stays in cache.
     pieces = [piece, *pieces] if _weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
     tiles.append(shared)
     *reductions, last = reductions
     reductions += sample_split(sch, last, [1], MOST_UNROLLED)[0]
-    sch.reorder(*pieces, *tiles, *reductions, *inner)
+    sch.reorder(*pieces, *tiles, *reductions, *inner, *instruction)
     cores = sch.fuse(*pieces)
     for block in epilogue:
         sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
@@ -144,16 +158,23 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
         vectorize_registers(sch, sch.get_loops(border)[-1], target)
         done.append(border)
     sch.parallel(cores)
-    unroll_and_vectorize(sch, inner)
+    if dot is None:
+        unroll_and_vectorize(sch, inner)
+    else:
+        for loop in inner:
+            sch.unroll(loop)
     sch.unroll(reductions[-1])
     # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
     for block in epilogue:
         if elements_of(sch.get(block).writes[0].source) == elements:
             *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
-            unroll_and_vectorize(sch, [*block_rows, *sch.split(block_columns, [None, factors[-1]])])
+            whole = [block_columns] if at_once is None else sch.split(block_columns, [None, at_once])
+            unroll_and_vectorize(sch, [*block_rows, *whole])
     init = sch.decompose_reduction(anchor, reductions[0])
-    unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
+    unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) - len(instruction[:1]) :])
     spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (init, *done)})
+    if dot is not None:
+        sch.tensorize(instruction[0], intrinsic(*dot))
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
 from tvm import s_tir
 
 from slipstream.graph.cpu.register_tile import Tile
@@ -35,7 +36,8 @@ def share_rows(sch: s_tir.Schedule, anchor: Any, tile: Tile, target: Target) -> 
     down = extent_of(sch, height) // (tile.rows if tile.row_axis == 1 else 1)
     at_once = tile.vectors * tile.lanes
     image = sch.get(anchor).reads[0].source
-    row_bytes = int(image.shape[2]) * at_once * 4 * int(image.shape[1]) / extent_of(sch, height)
+    size = tvm.DataType(str(image.dtype)).itemsize
+    row_bytes = int(image.shape[2]) * at_once * size * int(image.shape[1]) / extent_of(sch, height)
     others = extent_of(sch, batch) * extent_of(sch, channels) // at_once
     fitting = [
         rows

@@ -11,6 +11,7 @@ from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.pipeline import STACK_BYTES
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
+from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
 
 
@@ -24,11 +25,13 @@ class Tile:
     lanes: int
 
 
-def choose_tile(sch: s_tir.Schedule, block: Any, target: Target) -> Tile:
-    """The tile with the least estimated time per multiply-add."""
+def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotProduct, int] | None = None) -> Tile:
+    """The tile with the least estimated time per multiply-add, or per step of the dot product."""
     spatial, _ = split_by_kind(sch, block)
     *outer, columns = (extent_of(sch, loop) for loop in spatial)
     row_axes = [(axis, extent) for axis, extent in enumerate(outer) if _shares_columns(sch, block, axis)]
+    if dot is not None:
+        return _choose_dot_tile(columns, row_axes, target, *dot)
     candidates = (
         Tile(axis, rows, vectors, lanes)
         for lanes in divisors(math.gcd(columns, _group_size(sch, block)), target.vector_lanes)
@@ -37,6 +40,30 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target) -> Tile:
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
     return min(candidates, key=lambda tile: _time_per_multiply_add(tile, target))
+
+
+def _choose_dot_tile(
+    columns: int, row_axes: list[tuple[int, int]], target: Target, dot: DotProduct, width: int
+) -> Tile:
+    """A step has `width // dot.group` instructions for each sum; all weights of a step are in registers as well."""
+    steps = width // dot.group
+    registers_each = dot.lanes // target.vector_lanes
+
+    def time(tile: Tile) -> float:
+        vectors = tile.vectors * registers_each
+        sums = tile.rows * vectors
+        loads = 2.0 * vectors * steps + tile.rows
+        time = max(sums * steps, loads, 8 * steps) + 0.1 * loads + 1 / vectors  # short vectors of bytes at the end
+        registers = sums + vectors * steps + 2
+        return time / (sums * steps) * (1.0 if registers <= target.vector_registers else 1.5)
+
+    candidates = (
+        Tile(axis, rows, vectors, dot.lanes)
+        for vectors in divisors(math.gcd(columns // dot.lanes, 8), 8)  # the epilogue writes them as one vector
+        for axis, extent in [*reversed(row_axes), (None, 1)]
+        for rows in divisors(extent, max(1, (target.vector_registers - 4) // (vectors * registers_each)))
+    )
+    return min(candidates, key=time)
 
 
 def _shares_columns(sch: s_tir.Schedule, block: Any, axis: int) -> bool:

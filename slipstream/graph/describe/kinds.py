@@ -52,8 +52,20 @@ _OPPOSITE = {tirx.Max: tirx.Min, tirx.Min: tirx.Max}
 _POLYNOMIALS = {1.9875691500e-4: "exp", -2.76076847742355e-16: "tanh", -2.72614225801306e-10: "erf"}
 
 
+# Blocks of `graph.cpu.integer_compute`, whose arithmetic says less than their names.
+_OF_INTEGERS = {
+    "border": "pad",
+    "quantised": "quantize",
+    "requantised": "quantize",
+    "dequantised": "dequantize",
+    "scaled": "dequantize",
+}
+
+
 def kind_of(block: Block) -> str:
     """The word for what `block` computes; the block's own name where its body has none of the known patterns."""
+    if (known := _OF_INTEGERS.get(_own_name(block))) is not None:
+        return known
     kind = _reduction(block) if block.reductions else _element_wise(block)
     return kind or _own_name(block)
 

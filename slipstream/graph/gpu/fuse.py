@@ -9,9 +9,14 @@ from tvm import relax
 from tvm.relax import transform
 
 from slipstream.graph.gpu.kernel_groups import Group, Node, find_groups, read_nodes
+from slipstream.graph.relax_walk import map_prim_funcs
 
 ATTENTION = "slipstream.attention"
 """Marks a function that computes softmax(Q K + ...) V."""
+
+
+KNOWN_PATTERN = "slipstream.op_pattern"
+"""A function's attribute: TVM's number for what may be fused with it, where TVM itself would be wrong."""
 
 
 def fuse_kernels(mod: tvm.IRModule, *, with_attention: bool) -> tvm.IRModule:
@@ -39,8 +44,15 @@ def fuse_kernels(mod: tvm.IRModule, *, with_attention: bool) -> tvm.IRModule:
 
 def fuse_as_tvm(mod: tvm.IRModule) -> tvm.IRModule:
     """A legalised module fused by TVM's rules, for CPUs and programs without tensor cores."""
-    passes = [transform.AnnotateTIROpPattern(), transform.FuseOps(), transform.FuseTIR()]
-    return tvm.transform.Sequential([*passes, transform.DeadCodeElimination()])(mod)
+    annotated = map_prim_funcs(transform.AnnotateTIROpPattern()(mod), _with_known_pattern)
+    passes = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(passes)(annotated)
+
+
+def _with_known_pattern(func: Any) -> Any:
+    """TVM does not fuse a convolution with what changes its type."""
+    known = func.attrs.get(KNOWN_PATTERN) if func.attrs else None
+    return func if known is None else func.with_attr("op_pattern", int(known)).without_attr(KNOWN_PATTERN)
 
 
 def _bind(builder: relax.BlockBuilder, group: Group) -> Any:

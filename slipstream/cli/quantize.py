@@ -1,0 +1,95 @@
+"""`slipstream quantize`, and `--dtype int8` of other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import ModelArgument, named_arrays
+from slipstream.errors import InputError
+
+if TYPE_CHECKING:
+    from slipstream.frontends.quantize import QuantizedModel
+
+calibration_option = click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Real inputs by name, one sample after the other, from which 8-bit ranges are taken.",
+)
+
+
+@click.command("quantize")
+@click.argument("model", type=ModelArgument())
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
+@calibration_option
+@click.option(
+    "--random-calibration",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Calibrate on N random samples: for measuring speed, the results mean nothing.",
+)
+@click.option(
+    "--keep-float", multiple=True, metavar="NAME", help="Leave the layer of this name in float32 (repeatable)."
+)
+@click.option(
+    "--most-error",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    help="Leave layers in float32 until the outputs' relative error is at most this, such as 0.05.",
+)
+@click.option("--layers", is_flag=True, help="Print the error of every layer.")
+@one_line_errors
+def quantize_command(
+    model: str,
+    output: Path,
+    calibration: Path | None,
+    random_calibration: int | None,
+    keep_float: tuple[str, ...],
+    most_error: float | None,
+    layers: bool,
+) -> None:
+    """Write MODEL, an ONNX file in float32 or zoo:NAME, in 8 bits: ONNX Runtime's quantiser, QDQ form, per channel."""
+    from slipstream.frontends.quantize import quantize
+
+    result = quantize(
+        model,
+        output,
+        named_arrays(calibration),
+        random_samples=random_calibration or 0,
+        keep_float=keep_float,
+        most_error=most_error,
+    )
+    if layers:
+        from slipstream.cli.tables import print_table
+
+        rows = [(one.name, one.kind, f"{one.error:.1%}", f"{one.added:.1%}") for one in result.layers]
+        print_table(("layer", "operator", "error", "added by it"), rows, numeric=2)
+    print_quantized(result)
+
+
+def quantized_model(model: str, output: Path, calibration: Path | None, options: dict[str, Any]) -> str:
+    """The model to compile: with `--dtype int8` a quantised file beside `output`, which is written first."""
+    if options.get("dtype") != "int8":
+        if calibration is not None:
+            raise InputError("--calibration is for quantising: add --dtype int8")
+        return model
+    if options.get("target", "cpu").startswith("cuda"):
+        raise InputError("int8 is for CPUs: use --dtype float16 on a GPU")
+    from slipstream.frontends.quantize import quantize
+
+    options["dtype"] = "float32"
+    path = output.with_name(f"{output.name}.int8.onnx")
+    print_quantized(quantize(model, path, named_arrays(calibration)))
+    return str(path)
+
+
+def print_quantized(result: QuantizedModel) -> None:
+    kept = f", in float32: {', '.join(result.kept)}" if result.kept else ""
+    click.echo(f"{result.path}: {len(result.layers)} layers in 8 bits{kept}")
+    for name, error in result.errors.items():
+        click.echo(f"  {name}: relative error {error:.1%} against float32 on {result.samples} samples")

@@ -1,0 +1,256 @@
+"""Computations of 8-bit numbers as TE functions, and their weights in the order in which dot products read them.
+
+Scales, zero points and limits are tensors, not numbers in the code, so that layers of the same shape are one operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from slipstream.machine.dot_product import DotProduct
+
+# Added to a float of less than 2**22, it leaves the nearest integer, the even one of two, in the lowest bits.
+_ROUNDS = 12582912.0
+MOST_ROUNDED = 2.0**22
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a 2-D convolution walks over its image; `padding` is (top, left, bottom, right)."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int = 1
+
+
+def pack_columns(weights: Array, dot: DotProduct) -> Array:
+    """int8 weights of shape (columns, ..., depth) as (vectors, ..., groups, lanes, group), with zeros where one is not
+    full."""
+    columns, depth = weights.shape[0], weights.shape[-1]
+    more = [(0, -columns % dot.lanes), *[(0, 0)] * (weights.ndim - 2), (0, -depth % dot.group)]
+    whole = np.pad(weights, more)
+    middle = whole.shape[1:-1]
+    split = whole.reshape(-1, dot.lanes, *middle, whole.shape[-1] // dot.group, dot.group)
+    return np.ascontiguousarray(np.moveaxis(split, 1, -2))
+
+
+def rows_of_pixels(weights: Array, dot: DotProduct) -> Array:
+    """Filters (filters, height, width, channels) with the channels of neighbouring pixels as one axis: a whole number
+    of groups of it has fewer zeros than one of each pixel's few channels."""
+    filters, height, width, channels = weights.shape
+    flat = weights.reshape(filters, height, 1, width * channels)
+    return np.pad(flat, [(0, 0)] * 3 + [(0, -flat.shape[-1] % (2 * dot.group))])
+
+
+def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProduct) -> Any:
+    """Sums of products of an image in NHWC and packed filters; the border of the image is `zero`."""
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+    packed = [int(extent) for extent in weights.shape]
+    depth, filters = packed[3] * dot.group, packed[0] * dot.lanes
+    in_rows = packed[2] != kernel_x
+    own = channels // window.groups
+    of_group = filters // window.groups
+
+    def inside(n: Any, y: Any, x: Any, c: Any) -> Any:
+        conditions = []
+        if top or bottom:
+            conditions += [y >= top, y < top + height]
+        if left or right or in_rows:
+            conditions += [x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*conditions), data[n, y - top, x - left, c], zero[0])
+
+    if in_rows:
+        length = (columns - 1) * stride_x * channels + depth
+        image = te.compute(
+            (batch, high, length), lambda n, y, j: inside(n, y, j // channels, j % channels), name="border"
+        )
+    elif any(window.padding):
+        image = te.compute((batch, high, wide, channels), inside, name="border")
+    else:
+        image = data
+    y_axis = te.reduce_axis((0, kernel_y), name="ky")
+    x_axis = te.reduce_axis((0, packed[2]), name="kx")
+    c_axis = te.reduce_axis((0, depth), name="c")
+
+    def product(n: Any, y: Any, x: Any, f: Any) -> Any:
+        row = y * stride_y + y_axis * dilation_y
+        if in_rows:
+            value = image[n, row, x * (stride_x * channels) + c_axis]
+        else:
+            first = f // of_group * own if window.groups > 1 else 0
+            value = image[n, row, x * stride_x + x_axis * dilation_x, first + c_axis]
+        weight = weights[f // dot.lanes, y_axis, x_axis, c_axis // dot.group, f % dot.lanes, c_axis % dot.group]
+        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[y_axis, x_axis, c_axis])
+
+    return te.compute((batch, rows, columns, filters), product, name="integer_conv2d")
+
+
+def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
+    """Sums of a depthwise convolution of an image in NHWC, weights (height, width, channels) being whole numbers.
+
+    In float32, which is exact for so few products and faster than integers: no instruction adds up 8-bit products of
+    separate channels.
+    """
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+
+    def level(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = data[n, y - top, x - left, c].astype("float32")
+        conditions = []
+        if top or bottom:
+            conditions += [y >= top, y < top + height]
+        if left or right:
+            conditions += [x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*conditions), value, zero[0].astype("float32")) if conditions else value
+
+    image = te.compute((batch, high, wide, channels), level, name="border")
+    y_axis, x_axis = te.reduce_axis((0, kernel_y), name="ky"), te.reduce_axis((0, kernel_x), name="kx")
+
+    def product(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = image[n, y * stride_y + y_axis * dilation_y, x * stride_x + x_axis * dilation_x, c]
+        return te.sum(value * weights[y_axis, x_axis, c], axis=[y_axis, x_axis])
+
+    return te.compute((batch, rows, columns, channels), product, name="integer_depthwise_conv2d")
+
+
+def pack_channels(weights: Array, dot: DotProduct) -> Array:
+    """int8 weights (height, width, channels) of a depthwise convolution as (vectors, height, width, lanes, group), all
+    zero but those of the lane's own channel."""
+    height, width, channels = weights.shape
+    chosen = np.eye(dot.group, dtype=np.int8)[np.arange(channels) % dot.group]
+    spread = (weights[..., None] * chosen).astype(np.int8)
+    split = spread.reshape(height, width, channels // dot.lanes, dot.lanes, dot.group)
+    return np.ascontiguousarray(split.transpose(2, 0, 1, 3, 4))
+
+
+def depthwise_in_groups(data: Any, weights: Any, zero: Any, window: Window, dot: DotProduct) -> Any:
+    """The same in integers, with `pack_channels`' weights: each channel's sum reads its neighbours too, times zero."""
+    image, shape, place = _bordered(data, zero, window)
+    axes = [te.reduce_axis((0, extent), name=name) for extent, name in zip(window.kernel, ("ky", "kx"), strict=True)]
+    k = te.reduce_axis((0, dot.group), name="c")
+
+    def product(n: Any, y: Any, x: Any, c: Any) -> Any:
+        value = image[(n, *place(y, x, *axes), c // dot.group * dot.group + k)]
+        weight = weights[c // dot.lanes, axes[0], axes[1], c % dot.lanes, k]
+        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[*axes, k])
+
+    return te.compute(shape, product, name="integer_depthwise_conv2d")
+
+
+def _bordered(data: Any, zero: Any, window: Window) -> tuple[Any, tuple[int, ...], Any]:
+    """The image with its border, the shape of the result, and where in the image a tap of an output is."""
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
+    high, wide = height + top + bottom, width + left + right
+    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
+    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+
+    def level(n: Any, y: Any, x: Any, c: Any) -> Any:
+        inside = [y >= top, y < top + height, x >= left, x < left + width]
+        return tirx.if_then_else(tirx.all(*inside), data[n, y - top, x - left, c], zero[0])
+
+    def place(y: Any, x: Any, tap_y: Any, tap_x: Any) -> tuple[Any, Any]:
+        return y * stride_y + tap_y * dilation_y, x * stride_x + tap_x * dilation_x
+
+    image = te.compute((batch, high, wide, channels), level, name="border") if any(window.padding) else data
+    return image, (batch, rows, columns, channels), place
+
+
+def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
+    """Sums of products of the last axis of `data` and packed columns."""
+    *outer, length = data.shape
+    depth, columns = int(weights.shape[1]) * dot.group, int(weights.shape[0]) * dot.lanes
+    if depth != int(length):
+        given = data
+        data = te.compute(
+            (*outer, depth),
+            lambda *at: tirx.if_then_else(at[-1] < length, given[at], tirx.const(0, given.dtype)),
+            name="border",
+        )
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*at: Any) -> Any:
+        weight = weights[at[-1] // dot.lanes, k // dot.group, at[-1] % dot.lanes, k % dot.group]
+        return te.sum(data[(*at[:-1], k)].astype("int32") * weight.astype("int32"), axis=k)
+
+    return te.compute((*outer, columns), product, name="integer_matmul")
+
+
+def scaled(sums: Any, offset: Any, scale: Any, columns: int) -> Any:
+    """(sums + offset) * scale in float32, with one offset and scale for each of the first `columns`, which are kept."""
+    return te.compute(
+        (*sums.shape[:-1], columns),
+        lambda *at: (sums[at] + offset[at[-1]]).astype("float32") * scale[at[-1]],
+        name="scaled",
+    )
+
+
+def scaled_with_zero(sums: Any, weights: Any, scale: Any, zero: Any, columns: int) -> Any:
+    """(sums - zero * weights) * scale in float32: `weights` are sums of each column's, `zero` is known at run time."""
+
+    def value(*at: Any) -> Any:
+        of_zero = zero[(0,) * len(zero.shape)].astype("int32") * weights[at[-1]]
+        return (sums[at] - of_zero).astype("float32") * scale[at[-1]]
+
+    return te.compute((*sums.shape[:-1], columns), value, name="scaled")
+
+
+def requantised(sums: Any, offset: Any, scale: Any, limits: Any, zero: Any, columns: int) -> Any:
+    """The same, rounded to the type of `zero`; `limits` are the least and the largest level less `zero`.
+
+    Limits in int32 are for sums that are less than `MOST_ROUNDED` when scaled: these may be limited after rounding,
+    which takes half the instructions.
+    """
+
+    def level(*at: Any) -> Any:
+        value = (sums[at] + offset[at[-1]]).astype("float32") * scale[at[-1]]
+        return _level(value, limits, zero)
+
+    return te.compute((*sums.shape[:-1], columns), level, name="requantised")
+
+
+def quantised(data: Any, scale: Any, limits: Any, zero: Any) -> Any:
+    """data * scale, rounded to the type of `zero`, half to even, and saturated."""
+    return te.compute(data.shape, lambda *at: _level(data[at] * scale[0], limits, zero), name="quantised")
+
+
+def dequantised(data: Any, scale: Any, zero: Any) -> Any:
+    """(data - zero) * scale in float32."""
+    return te.compute(
+        data.shape,
+        lambda *at: (data[at].astype("int32") - zero[0].astype("int32")).astype("float32") * scale[0],
+        name="dequantised",
+    )
+
+
+def rounded_limits(low: float, high: float) -> Array:
+    """Limits in int32, as the bits that rounding leaves."""
+    bits = int(np.array(_ROUNDS, np.float32).view(np.int32))
+    return np.array([bits + round(low), bits + round(high)], np.int32)
+
+
+def _level(value: Any, limits: Any, zero: Any) -> Any:
+    after = str(limits.dtype) == "int32"
+    near = value if after else tirx.min(tirx.max(value, limits[0]), limits[1])
+    bits = tirx.reinterpret("int32", near + tirx.const(_ROUNDS, "float32"))
+    if after:
+        bits = tirx.min(tirx.max(bits, limits[0]), limits[1])
+    return (bits + zero[0].astype("int32")).astype(zero.dtype)

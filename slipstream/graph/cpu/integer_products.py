@@ -1,0 +1,397 @@
+"""Convolutions and matmuls between a dequantisation and a quantisation, in integer arithmetic.
+
+With data of zero point z and weights of zero point 0, sum((x - z) * w) is sum(x * w) - z * sum(w): the last term is
+known and joins the bias. What the quantisation behind does to the sums (bias, scale, clipping, rounding) is one
+element-wise function, which is fused with the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from slipstream.graph.cpu import integer_compute
+from slipstream.graph.cpu.integer_compute import Array, Window
+from slipstream.graph.gpu.fuse import KNOWN_PATTERN
+from slipstream.graph.relax_walk import is_constant
+from slipstream.machine.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
+from slipstream.machine.target import Target
+
+_LARGEST = 2**30
+# Fewer products than this are exact in float32: 255 * 127 * 500 < 2**24.
+_MOST_EXACT = 500
+
+
+def use_integers(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """Replace what can be computed with integers in a module after `spell_out_quantisation` and layout conversion."""
+    if target.gpu is not None or not _rounds(mod):
+        return mod
+    products = _IntegerProducts(mod, target)
+    main = mod.get_global_var("main")
+    products.builder_.update_func(main, products.visit_expr(mod[main]))
+    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(clean)(products.builder_.get())
+
+
+def _rounds(mod: tvm.IRModule) -> bool:
+    found: list[Any] = []
+
+    def visit(value: Any) -> None:
+        if _name(value) == "relax.astype" and str(value.attrs.dtype) in ("int8", "uint8"):
+            found.append(value)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return bool(found)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A tensor of bytes: value = (data - zero) * scale."""
+
+    data: Any
+    scale: float
+    zero: int
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A constant of bytes; `scale` is one number or one for each entry along `axis`."""
+
+    data: Array
+    scale: Array
+    axis: int
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A product before scaling: value = (data + offset) * scale along the last axis, of which `columns` count.
+
+    `largest` are bounds of the data's absolute values.
+    """
+
+    data: Any
+    offset: Array
+    scale: Array
+    columns: int
+    largest: Array
+
+
+@mutator
+class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: tvm.IRModule, target: Target) -> None:
+        super().__init__(mod)
+        self._dot = dot_product_of(target)
+        self._sums: dict[Any, Sums] = {}
+        self._levels: dict[Any, Levels] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        result = self._replacement(call)
+        return call if result is None else result
+
+    def _replacement(self, call: Any) -> Any | None:
+        name = _name(call)
+        if name == "relax.nn.conv2d":
+            return self._scaled(self._convolution(call))
+        if name == "relax.matmul":
+            sums = self._matmul(call)
+            return self._dynamic_matmul(call) if sums is None else self._scaled(sums)
+        if name == "relax.astype" and str(call.attrs.dtype) == self._dot.data_type:
+            return self._quantise(call)
+        if name in _KEEPS_LEVELS and (levels := self._levels_of(call.args[0])) is not None:
+            moved = self.builder_.emit(relax.Call(call.op, [levels.data, *call.args[1:]], call.attrs))
+            return self._dequantised(replace(levels, data=moved))
+        if name == "relax.multiply" and (levels := self._levels_of(call)) is not None:
+            return self._dequantised(levels)
+        return None
+
+    def _dequantised(self, levels: Levels) -> Any:
+        """The tensor in float32, of which the levels are noted for a product or a quantisation behind it."""
+        parameters = _floats(levels.scale), self._zero(levels.zero)
+        result = self._emit(integer_compute.dequantised, levels.data, *parameters)
+        self._levels[result] = levels
+        return result
+
+    def _emit(self, function: Any, *tensors: Any, **settings: Any) -> Any:
+        name = getattr(function, "func", function).__name__
+        is_product = name in ("convolution", "depthwise", "depthwise_in_groups", "matmul")
+        call = self.builder_.call_te(
+            partial(function, **settings),
+            *tensors,
+            primfunc_name_hint=f"integer_{name}" if is_product else name,
+            primfunc_attrs={KNOWN_PATTERN: _PRODUCT if is_product else _ELEMENT_WISE},
+        )
+        return self.builder_.emit(call)
+
+    def _scaled(self, sums: Sums | None) -> Any | None:
+        """The product in float32, of which the sums are noted for a quantisation behind it."""
+        if sums is None:
+            return None
+        result = self._emit(
+            integer_compute.scaled, sums.data, _of_type(sums), _floats(sums.scale), columns=sums.columns
+        )
+        self._sums[result] = sums
+        return result
+
+    def _convolution(self, call: Any) -> Sums | None:
+        attributes = call.attrs
+        layouts = attributes.data_layout, attributes.kernel_layout, attributes.out_layout
+        levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
+        if levels is None or weights is None or layouts != ("NHWC", "OHWI", "NHWC"):
+            return None
+        filters, kernel_y, kernel_x, depth = weights.data.shape
+        scale = weights.scale * levels.scale
+        if weights.axis != 0 and weights.scale.size > 1:
+            return None
+        scale = np.broadcast_to(scale.astype(np.float32), (filters,))
+        largest = _largest(weights.data, (1, 2, 3))
+        window = Window(
+            (kernel_y, kernel_x),
+            _pair(attributes.strides),
+            _four(attributes.padding),
+            _pair(attributes.dilation),
+            int(attributes.groups),
+        )
+        if window.groups > 1 and depth == 1 and window.groups == filters and kernel_y * kernel_x <= _MOST_EXACT:
+            by_tap = np.ascontiguousarray(weights.data[:, :, :, 0].transpose(1, 2, 0))
+            zero = self._zero(levels.zero)
+            if self._dot is SDOT and filters % SDOT_OF_CHANNELS.lanes == 0:
+                packed = relax.const(integer_compute.pack_channels(by_tap, SDOT_OF_CHANNELS))
+                function = partial(integer_compute.depthwise_in_groups, dot=SDOT_OF_CHANNELS)
+                data = self._emit(function, levels.data, packed, zero, window=window)
+                offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.int32)
+                return Sums(data, offset, scale, filters, largest)
+            by_tap = by_tap.astype(np.float32)
+            data = self._emit(integer_compute.depthwise, levels.data, relax.const(by_tap), zero, window=window)
+            offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.float32)
+            return Sums(data, offset, scale, filters, largest)
+        dot, own = self._dot, weights.data
+        if window.groups > 1:
+            if depth % dot.group or (filters // window.groups) % dot.lanes:
+                return None
+        elif depth % dot.group and window.dilation[1] == 1:
+            own = integer_compute.rows_of_pixels(own, dot)
+        elif depth % dot.group:
+            return None
+        packed = relax.const(integer_compute.pack_columns(own, dot))
+        zero = self._zero(levels.zero)
+        data = self._emit(integer_compute.convolution, levels.data, packed, zero, window=window, dot=dot)
+        offset = -levels.zero * weights.data.astype(np.int64).sum(axis=(1, 2, 3))
+        return Sums(data, offset.astype(np.int32), scale, filters, largest)
+
+    def _matmul(self, call: Any) -> Sums | None:
+        levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
+        if levels is None or weights is None or weights.data.ndim != 2 or levels.data.ty.ndim < 2:
+            return None
+        if weights.axis != 1 and weights.scale.size > 1:
+            return None
+        columns = weights.data.shape[1]
+        scale = np.broadcast_to((weights.scale * levels.scale).astype(np.float32), (columns,))
+        packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
+        data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
+        offset = -levels.zero * weights.data.astype(np.int64).sum(axis=0)
+        return Sums(data, offset.astype(np.int32), scale, columns, _largest(weights.data, (0,)))
+
+    def _dynamic_matmul(self, call: Any) -> Any | None:
+        """The same with data whose zero point is known at run time, as in a dynamically quantised model."""
+        scaled, weights = self._match(call.args[0], "relax.multiply"), self._weights_of(call.args[1])
+        centred = self._match(scaled[0], "relax.subtract") if scaled else None
+        cast = self._match(centred[0], "relax.astype") if centred else None
+        scale = _number_of(scaled[1]) if scaled else None
+        if cast is None or centred is None or scale is None or weights is None or weights.data.ndim != 2:
+            return None
+        if str(cast[0].ty.dtype) != self._dot.data_type or weights.scale.size > 1 or cast[0].ty.ndim < 2:
+            return None
+        columns = weights.data.shape[1]
+        packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
+        data = self._emit(integer_compute.matmul, cast[0], packed, dot=self._dot)
+        of_columns = relax.const(weights.data.astype(np.int32).sum(axis=0, dtype=np.int32))
+        scales = _floats(np.full(columns, weights.scale[0] * scale))
+        return self._emit(integer_compute.scaled_with_zero, data, of_columns, scales, centred[1], columns=columns)
+
+    def _quantise(self, call: Any) -> Any | None:
+        """One function for all of `spell_out_quantisation`'s, bias and clipping before it included."""
+        added = self._match(call.args[0], "relax.add")
+        level = self._match(added[0], "relax.round") if added else None
+        below = self._match(level[0], "relax.minimum") if level else None
+        above = self._match(below[0], "relax.maximum") if below else None
+        steps = self._match(above[0], "relax.multiply") if above else None
+        numbers = [_number_of(found[1]) for found in (added, below, above, steps) if found]
+        if steps is None or len(numbers) < 4 or None in numbers:
+            return None
+        zero, high, low, inverse = (float(number) for number in numbers if number is not None)
+        levels = self._levels_of(steps[0])
+        if levels is not None and levels.zero == zero and abs(levels.scale * inverse - 1) < _SAME_SCALE:
+            return levels.data
+        value, low, high = self._without_clipping(steps[0], low, high, inverse)
+        sums = self._with_bias(value)
+        limits = relax.const(np.array([low, high], np.float32))
+        own_zero = self._zero(int(zero))
+        if sums is None:
+            return self._emit(integer_compute.quantised, value, _floats(inverse), limits, own_zero)
+        scale = (sums.scale * np.float32(inverse)).astype(np.float32)
+        if (scale * (sums.largest + np.abs(sums.offset))).max(initial=0) < integer_compute.MOST_ROUNDED:
+            limits = relax.const(integer_compute.rounded_limits(low, high))
+        parameters = _of_type(sums), _floats(scale), limits, own_zero
+        return self._emit(integer_compute.requantised, sums.data, *parameters, columns=sums.columns)
+
+    def _without_clipping(self, value: Any, low: float, high: float, inverse: float) -> tuple[Any, float, float]:
+        """The value before ReLU and the like, which narrow the range of levels."""
+        while True:
+            call = self._definition(value)
+            name = _name(call)
+            bound = _number_of(call.args[1]) if name in ("relax.maximum", "relax.minimum") else None
+            if name == "relax.nn.relu":
+                low = max(low, 0.0)
+            elif bound is not None and name == "relax.maximum":
+                low = min(max(low, bound * inverse), high)
+            elif bound is not None:
+                high = max(min(high, bound * inverse), low)
+            else:
+                return value, low, high
+            value = call.args[0]
+
+    def _with_bias(self, value: Any) -> Sums | None:
+        """The sums of which `value` is the product, with a bias that was added to it."""
+        if (sums := self._sums_of(value)) is not None:
+            return sums
+        added = self._match(value, "relax.add")
+        sums = self._sums_of(added[0]) if added else None
+        bias = self._constant_of(added[1]) if added else None
+        if sums is None or bias is None or bias.shape[-1:] not in ((1,), (sums.columns,)):
+            return None
+        if bias.size != bias.shape[-1]:
+            return None
+        steps = np.broadcast_to(bias.reshape(-1).astype(np.float64), (sums.columns,)) / sums.scale
+        offset = sums.offset + (steps if sums.offset.dtype == np.float32 else np.rint(steps))
+        if not np.isfinite(offset).all() or np.abs(offset).max(initial=0) > _LARGEST:
+            return None
+        return replace(sums, offset=offset.astype(sums.offset.dtype))
+
+    def _sums_of(self, value: Any) -> Sums | None:
+        return self._sums.get(self._origin(value)) if isinstance(value, relax.Var) else None
+
+    def _levels_of(self, value: Any) -> Levels | None:
+        """What a dequantisation as `spell_out_quantisation` writes it reads."""
+        if isinstance(value, relax.Var):
+            return self._levels.get(self._origin(value))
+        scaled = self._match(value, "relax.multiply")
+        centred = self._match(scaled[0], "relax.subtract") if scaled else None
+        cast = self._definition(centred[0]) if centred else None
+        if scaled is None or centred is None or cast is None or _name(cast) != "relax.astype":
+            return None
+        scale, zero = _number_of(scaled[1]), _number_of(centred[1])
+        data = cast.args[0]
+        if scale is None or zero is None or str(data.ty.dtype) != self._dot.data_type:
+            return None
+        return Levels(data, scale, int(zero))
+
+    def _weights_of(self, value: Any) -> Weights | None:
+        """Constant bytes of zero point 0 behind a dequantisation and transposes."""
+        call = self._definition(value)
+        if _name(call) == "relax.permute_dims":
+            inner = self._weights_of(call.args[0])
+            axes = [int(axis) for axis in call.attrs.axes] if call.attrs.axes is not None else None
+            if inner is None:
+                return None
+            axes = axes or list(range(inner.data.ndim))[::-1]
+            return Weights(inner.data.transpose(axes), inner.scale, axes.index(inner.axis))
+        if _name(call) != "relax.dequantize" or not all(map(is_constant, call.args)):
+            return None
+        data, scale, zero = (argument.value.numpy() for argument in call.args)
+        if data.dtype == np.uint8 and (zero == 128).all():
+            data, zero = (data.astype(np.int16) - 128).astype(np.int8), np.zeros_like(zero)
+        if data.dtype != np.int8 or zero.any():
+            return None
+        return Weights(data, scale.reshape(-1), int(call.attrs.axis) % max(data.ndim, 1))
+
+    def _constant_of(self, value: Any) -> Array | None:
+        """A tensor known now."""
+        call = self._definition(value)
+        if is_constant(call):
+            return np.asarray(call.value.numpy())
+        inner = self._constant_of(call.args[0]) if _name(call) in _CONSTANT and call.args else None
+        if inner is None:
+            return None
+        if _name(call) == "relax.permute_dims":
+            return inner.transpose([int(axis) for axis in call.attrs.axes])
+        if _name(call) == "relax.reshape":
+            return inner.reshape([int(extent) for extent in call.ty.shape])
+        scale, zero = (self._constant_of(argument) for argument in call.args[1:3])
+        if scale is None or zero is None:
+            return None
+        shape = [-1 if axis == int(call.attrs.axis) % inner.ndim else 1 for axis in range(inner.ndim)]
+        scale, zero = (one.reshape(shape) if one.size > 1 else one.reshape(-1) for one in (scale, zero))
+        return (inner.astype(np.int64) - zero.astype(np.int64)).astype(np.float64) * scale
+
+    def _zero(self, zero: int) -> Any:
+        return relax.const(np.array([zero], self._dot.data_type))
+
+    def _match(self, value: Any, name: str) -> Any | None:
+        """The arguments of the call of `name` that gives `value`."""
+        call = self._definition(value)
+        return call.args if _name(call) == name else None
+
+    def _origin(self, variable: Any) -> Any:
+        while isinstance(found := self.lookup_binding(variable), relax.Var):
+            variable = found
+        return variable
+
+    def _definition(self, value: Any) -> Any:
+        return self.lookup_binding(self._origin(value)) if isinstance(value, relax.Var) else value
+
+
+# TVM's numbers for what may be fused with a function: it is element-wise, or what follows it may be.
+_ELEMENT_WISE, _PRODUCT = 0, 4
+_SAME_SCALE = 1e-6
+# Operators that choose among the levels of a tensor, of which it does not matter whether they come before or after.
+_KEEPS_LEVELS = (
+    "relax.permute_dims",
+    "relax.reshape",
+    "relax.nn.max_pool2d",
+    "relax.strided_slice",
+    "relax.squeeze",
+    "relax.expand_dims",
+    "relax.flatten",
+)
+_CONSTANT = ("relax.permute_dims", "relax.reshape", "relax.dequantize")
+
+
+def _largest(weights: Array, reduced: tuple[int, ...]) -> Array:
+    """For each column, the largest sum of products with bytes that there can be."""
+    return np.asarray(np.abs(weights.astype(np.float64)).sum(axis=reduced) * 255)
+
+
+def _of_type(sums: Sums) -> Any:
+    return relax.const(np.ascontiguousarray(sums.offset))
+
+
+def _floats(values: Any) -> Any:
+    return relax.const(np.ascontiguousarray(np.atleast_1d(np.asarray(values, np.float32))))
+
+
+def _number_of(value: Any) -> float | None:
+    if not is_constant(value) or (array := value.value.numpy()).size != 1:
+        return None
+    return float(array.reshape(-1)[0])
+
+
+def _name(value: Any) -> str:
+    return str(value.op.name) if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else ""
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, *rest = (int(value) for value in values)
+    return first, rest[0] if rest else first
+
+
+def _four(values: Any) -> tuple[int, int, int, int]:
+    numbers = [int(value) for value in values]
+    top, left, bottom, right = numbers * (4 // len(numbers))
+    return top, left, bottom, right

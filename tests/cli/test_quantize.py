@@ -1,0 +1,107 @@
+"""`slipstream quantize` and `--dtype int8`: ONNX Runtime's quantiser, the error it makes, and layers left in float."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli import main
+from slipstream.errors import InputError, ModelError
+from slipstream.frontends.quantize import quantize
+
+Array = np.ndarray[Any, Any]
+MODEL = "zoo:tiny_cnn"
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Array:
+    return np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def in_float(path: Path) -> set[str]:
+    """Layers none of whose inputs comes out of 8 bits."""
+    graph = onnx.load(str(path)).graph
+    levels = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    weighted = [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
+    return {node.name for node in weighted if node.input[1] not in levels}
+
+
+def test_errors_of_outputs_and_layers(tmp_path: Path, calibration: Array) -> None:
+    np.savez(tmp_path / "data.npz", input=calibration)
+    output = tmp_path / "model.onnx"
+    arguments = ["quantize", MODEL, "-o", str(output), "--calibration", str(tmp_path / "data.npz"), "--layers"]
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "layers in 8 bits" in result.output
+    assert "relative error" in result.output
+    assert "Conv_0" in result.output
+    assert not in_float(output)
+
+
+def test_a_layer_is_left_in_float_by_name(tmp_path: Path, calibration: Array) -> None:
+    result = quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, keep_float=["Conv_1"])
+    assert in_float(result.path) == {"Conv_1"}
+    assert "Conv_1" not in [layer.name for layer in result.layers]
+
+
+def test_layers_are_left_in_float_until_the_error_is_small(tmp_path: Path, calibration: Array) -> None:
+    plain = quantize(MODEL, tmp_path / "all.onnx", {"input": calibration})
+    better = quantize(MODEL, tmp_path / "some.onnx", {"input": calibration}, most_error=plain.error * 0.8)
+    assert better.error <= plain.error * 0.8
+    assert better.kept
+    assert in_float(better.path) == set(better.kept)
+
+
+def test_samples_along_an_axis_of_their_own(tmp_path: Path, calibration: Array) -> None:
+    result = quantize(MODEL, tmp_path / "model.onnx", {"input": calibration[:, None]})
+    assert result.samples == len(calibration)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "no calibration data"),
+        ({"other": np.zeros((1, 3, 32, 32), np.float32)}, "lack the input 'input'"),
+        ({"input": np.zeros((1, 3, 8, 8), np.float32)}, "do not fit the input"),
+    ],
+)
+def test_calibration_data_that_do_not_do(tmp_path: Path, data: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        quantize(MODEL, tmp_path / "model.onnx", data)
+
+
+def test_models_that_do_not_do(tmp_path: Path, calibration: Array) -> None:
+    with pytest.raises(ModelError, match="no file"):
+        quantize(tmp_path / "missing.onnx", tmp_path / "model.onnx", {"input": calibration})
+    first = quantize(MODEL, tmp_path / "model.onnx", {"input": calibration})
+    with pytest.raises(ModelError, match="quantised already"):
+        quantize(first.path, tmp_path / "again.onnx", {"input": calibration})
+    with pytest.raises(ModelError, match="no layer 'Conv_9'"):
+        quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, keep_float=["Conv_9"])
+
+
+def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array) -> None:
+    np.savez(tmp_path / "data.npz", input=calibration)
+    data = ["--calibration", str(tmp_path / "data.npz")]
+    result = invoke("compile", MODEL, "-o", str(tmp_path / "compiled"), "--dtype", "int8", *data)
+    assert result.exit_code == 0, result.output
+    assert "layers in 8 bits" in result.output
+    assert "verified against onnxruntime" in result.output
+    plain = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[platform.machine()]
+    model = str(tmp_path / "compiled.int8.onnx")
+    without = invoke("compile", model, "-o", str(tmp_path / "plain"), "--target", plain)
+    assert without.exit_code == 0
+    assert "no instruction for 8-bit dot products" in without.output
+    refused = invoke("compile", MODEL, "-o", str(tmp_path / "compiled"), *data)
+    assert refused.exit_code != 0
+    assert "add --dtype int8" in refused.output
