@@ -149,6 +149,11 @@ class Space:
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
 
     @property
+    def default_may_be_wrong(self) -> bool:
+        """Whether the default program comes from a compiler that has made wrong code of some: another may be right."""
+        return self._template is not None
+
+    @property
     def leaves_something_to_decide(self) -> bool:
         """Whether there are programs besides the default one; sketches are made only if that takes them to tell."""
         return any(point.is_open for point in self.points(self.default)) or bool(self.sketches)

@@ -267,9 +267,10 @@ class Session:
         if slot.default:
             working = math.isfinite(operator.best)
             lacking = any(trial.is_inconclusive for trial in slot.trials if trial.position == 0)
-            wrong = not working and any(trial.failure in FAILURES_OF_THE_PROGRAM for trial in slot.trials)
-            others = self.operators[operator.key].space.leaves_something_to_decide
-            exhausted = not lacking and not ((working or wrong) and others)
+            space = self.operators[operator.key].space
+            failed = any(trial.failure in FAILURES_OF_THE_PROGRAM for trial in slot.trials)
+            wrong = not working and failed and space.default_may_be_wrong
+            exhausted = not lacking and not ((working or wrong) and space.leaves_something_to_decide)
             if exhausted and not working:
                 self._emit("message", text=f"{operator.name} cannot be measured and keeps its default program")
             elif wrong:

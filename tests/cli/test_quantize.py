@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from slipstream.cli import main
 from slipstream.errors import InputError, ModelError
 from slipstream.frontends.quantize import quantize
+from tests.cli.forked_commands import ForkedCommands
 
 Array = np.ndarray[Any, Any]
 MODEL = "zoo:tiny_cnn"
@@ -90,18 +91,17 @@ def test_models_that_do_not_do(tmp_path: Path, calibration: Array) -> None:
         quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, keep_float=["Conv_9"])
 
 
-def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array) -> None:
+def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array, forked_command: ForkedCommands) -> None:
     np.savez(tmp_path / "data.npz", input=calibration)
-    data = ["--calibration", str(tmp_path / "data.npz")]
-    result = invoke("compile", MODEL, "-o", str(tmp_path / "compiled"), "--dtype", "int8", *data)
-    assert result.exit_code == 0, result.output
-    assert "layers in 8 bits" in result.output
-    assert "verified against onnxruntime" in result.output
+    data = ("--calibration", "data.npz")
+    done = forked_command("compile", MODEL, "-o", "compiled", "--dtype", "int8", *data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "layers in 8 bits" in done.stdout
+    assert "verified against onnxruntime" in done.stdout
     plain = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[platform.machine()]
-    model = str(tmp_path / "compiled.int8.onnx")
-    without = invoke("compile", model, "-o", str(tmp_path / "plain"), "--target", plain)
-    assert without.exit_code == 0
-    assert "no instruction for 8-bit dot products" in without.output
-    refused = invoke("compile", MODEL, "-o", str(tmp_path / "compiled"), *data)
-    assert refused.exit_code != 0
-    assert "add --dtype int8" in refused.output
+    without = forked_command("compile", "compiled.int8.onnx", "-o", "plain", "--target", plain, cwd=tmp_path)
+    assert without.returncode == 0, without.stderr
+    assert "no instruction for 8-bit dot products" in without.stdout + without.stderr
+    refused = forked_command("compile", MODEL, "-o", "compiled", *data, cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "add --dtype int8" in refused.stderr

@@ -20,7 +20,7 @@ from slipstream.graph.operators import Operator
 from slipstream.machine.target import resolve_target
 from slipstream.measure import cpu_measurer, reference_text
 from slipstream.measure.types import Candidate, FailureKind, Measurement
-from slipstream.program.space import Program, Realized
+from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Question
 from slipstream.session.budget import Budget
 from slipstream.session.events import Event, Snapshot
@@ -30,6 +30,8 @@ from slipstream.session.records import DEFAULTS
 from slipstream.session.status import snapshot_of
 from slipstream.session.winners import best_programs
 from slipstream.store import Store
+from tests.gpu import operators as gpu_operators
+from tests.gpu import some_gpu
 from tests.session import killed
 from tests.session.synthetic import (
     TRIAL_SECONDS,
@@ -283,19 +285,22 @@ def test_an_operator_that_cannot_be_measured_is_left_alone_and_the_others_are_tu
 
 
 def test_an_operator_whose_default_program_is_wrong_gets_another_one(tmp_path: Path) -> None:
-    bad = next(iter(operators()))
-    default = space(bad).default
-    realized = space(bad).realize(default)
+    pytest.importorskip("triton")
+    operator = next(o for o in gpu_operators(dtype="float16") if o.kinds[0] == "conv2d")
+    trials = {operator.key: OperatorTrials(operator, Space(operator.key, operator.func, some_gpu("float16")))}
+    default = trials[operator.key].space.default
+    realized = trials[operator.key].space.realize(default)
     assert realized is not None
-    wrong = realized.text
 
     def seconds(candidate: Candidate) -> float | FailureKind:
-        is_default = candidate.operator == bad and candidate.module == wrong
-        return FailureKind.WRONG_RESULT if is_default else hashed(candidate)
+        return FailureKind.WRONG_RESULT if candidate.module == realized.text else hashed(candidate)
 
-    session, _ = play(tmp_path / "s", Budget(trials=30), SyntheticMeasurer(seconds), search="random", **QUICK)
-    assert math.isfinite(session.history.operators[bad].best)
-    assert best_programs(session)[bad].identity != default.identity
+    with Store.open(tmp_path / "s") as store:
+        name = begin_session(store, {operator.key: operator}, search="random", **QUICK)
+        session = make_session(store, name, SyntheticMeasurer(seconds), Budget(trials=8), trials=trials)
+        session.run()
+        assert math.isfinite(session.history.operators[operator.key].best)
+        assert best_programs(session)[operator.key].identity != default.identity
 
 
 def test_a_measurer_that_dies_loses_nothing(tmp_path: Path) -> None:
