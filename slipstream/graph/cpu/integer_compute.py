@@ -30,6 +30,12 @@ class Window:
     dilation: tuple[int, int]
     groups: int = 1
 
+    def outputs(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the result for an image of this size, its border included."""
+        axes = zip((height, width), self.kernel, self.strides, self.dilation, strict=True)
+        rows, columns = ((size - (kernel - 1) * dilation - 1) // stride + 1 for size, kernel, stride, dilation in axes)
+        return rows, columns
+
 
 def pack_columns(weights: Array, dot: DotProduct) -> Array:
     """int8 weights of shape (columns, ..., depth) as (vectors, ..., groups, lanes, group), with zeros where one is not
@@ -56,8 +62,7 @@ def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProd
     (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
     (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
     high, wide = height + top + bottom, width + left + right
-    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
-    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+    rows, columns = window.outputs(high, wide)
     packed = [int(extent) for extent in weights.shape]
     depth, filters = packed[3] * dot.group, packed[0] * dot.lanes
     in_rows = packed[2] != kernel_x
@@ -108,8 +113,7 @@ def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
     (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
     (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
     high, wide = height + top + bottom, width + left + right
-    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
-    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+    rows, columns = window.outputs(high, wide)
 
     def level(n: Any, y: Any, x: Any, c: Any) -> Any:
         value = data[n, y - top, x - left, c].astype("float32")
@@ -157,11 +161,10 @@ def depthwise_in_groups(data: Any, weights: Any, zero: Any, window: Window, dot:
 def _bordered(data: Any, zero: Any, window: Window) -> tuple[Any, tuple[int, ...], Any]:
     """The image with its border, the shape of the result, and where in the image a tap of an output is."""
     batch, height, width, channels = (int(extent) for extent in data.shape)
-    (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
+    top, left, bottom, right = window.padding
     (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
     high, wide = height + top + bottom, width + left + right
-    rows = (high - (kernel_y - 1) * dilation_y - 1) // stride_y + 1
-    columns = (wide - (kernel_x - 1) * dilation_x - 1) // stride_x + 1
+    rows, columns = window.outputs(high, wide)
 
     def level(n: Any, y: Any, x: Any, c: Any) -> Any:
         inside = [y >= top, y < top + height, x >= left, x < left + width]
