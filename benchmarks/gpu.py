@@ -66,16 +66,19 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             seconds = parse_duration(options.preset_budget)
             report["preset"] = tune(model, Path(folder) / "preset", seconds, preset="metaschedule", **chosen)
             yield name, report
-        for key, against in (("bench", options.against), ("bench_then", options.then_against)):
-            names = [one for one in against.split(",") if one]
-            if names or key == "bench":
-                report[key] = against_others(out, names, options.seconds)
-                yield name, report
-        if options.no_kernels:
-            return
-        counted = [timing["name"] for timing in report["bench"]["timings"]]
-        report["kernels"] = {side: kernels_in_child(out, side) for side in counted}
+        report["bench"] = against_others(out, _names(options.against), options.seconds)
         yield name, report
+        if not options.no_kernels:
+            counted = [timing["name"] for timing in report["bench"]["timings"]]
+            report["kernels"] = {side: kernels_in_child(out, side) for side in counted}
+            yield name, report
+        if options.then_against:
+            report["bench_then"] = against_others(out, _names(options.then_against), options.seconds)
+            yield name, report
+
+
+def _names(against: str) -> list[str]:
+    return [name for name in against.split(",") if name]
 
 
 def name_of(model: str, dtype: str, budget: float, seed: int, batch: int = 1) -> str:
