@@ -51,18 +51,27 @@ def numbers(runs: Runs) -> dict[str, str]:
             # Each has had its default program measured.
             searched = sum(operator["trials"] > 1 for operator in preset["operators"])
             found[f"{name}: operators the preset gets to"] = f"{searched} of {len(preset['operators'])}"
+        for bench in _benches(run):
+            found |= {f"{name} against {ratio['against']}": f"{ratio['median']:.2f}" for ratio in bench["ratios"]}
     for dtype in sorted({run["dtype"] for run in runs.values()}):
-        ratios = [ratio for run in runs.values() if run["dtype"] == dtype for ratio in _ratios(run, _OTHER)]
-        if len(ratios) > 1:
-            found[f"{dtype} against {_OTHER}, mean"] = f"{geometric_mean(ratios):.2f}"
-            found[f"{dtype} against {_OTHER}, range"] = f"{min(ratios):.2f} - {max(ratios):.2f}"
+        one_input = [run for run in runs.values() if run["dtype"] == dtype and " batch " not in run["model"]]
+        for other in (_OTHER, f"{_OTHER}:max-autotune"):
+            ratios = [ratio for run in one_input for ratio in _ratios(run, other)]
+            if len(ratios) > 1:
+                found[f"{dtype} against {other}, mean"] = f"{geometric_mean(ratios):.2f}"
+                found[f"{dtype} against {other}, range"] = f"{min(ratios):.2f} - {max(ratios):.2f}"
     found |= {f"{kind}: slowest end to fastest": f"{max(of) / min(of):.2f}" for kind, of in ends.items() if len(of) > 1}
     return found
 
 
+def _benches(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run[key] for key in ("bench", "bench_then") if key in run]
+
+
 def _ratios(run: Mapping[str, Any], other: str) -> list[float]:
-    """How many times as fast as another runtime the tuned model is."""
-    return [ratio["median"] for ratio in run.get("bench", {}).get("ratios", ()) if ratio["against"] == other]
+    """How many times as fast as another runtime the tuned model is, as it was first measured; nothing if it was not."""
+    found = [ratio["median"] for bench in _benches(run) for ratio in bench["ratios"] if ratio["against"] == other]
+    return found[:1]
 
 
 def reached(curve: list[tuple[float, float]], latency: float) -> float | None:
@@ -125,7 +134,7 @@ def _run_with_preset(runs: Runs, name: str) -> str | None:
 def _against(runs: Runs) -> Iterator[list[str]]:
     yield ["run", "slipstream, ms", "against", "ms", "times as fast"]
     for name, run in runs.items():
-        for bench in (run[key] for key in ("bench", "bench_then") if key in run):
+        for bench in _benches(run):
             timings = {timing["name"]: _interval(timing, 1e3, 3) for timing in bench["timings"]}
             for ratio in bench["ratios"]:
                 yield [name, timings["slipstream"], ratio["against"], timings[ratio["against"]], _interval(ratio, 1, 2)]

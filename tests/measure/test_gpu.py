@@ -153,9 +153,8 @@ def test_programs_for_tensor_cores_are_right() -> None:
     target = resolve_target("cuda", dtype="float16")
     operator = next(o for o in operators(dtype="float16") if o.name.startswith("conv2d 3x3"))
     space = Space(operator.key, operator.func, target)
-    tensor = [
-        e for e in space.sketches if WMMA["compute"] in e.sketch.text and "software_pipeline" not in e.sketch.text
-    ]
+    stock = [e for e in space.sketches if WMMA["compute"] in e.sketch.text and "software_pipeline" not in e.sketch.text]
+    tensor = [space.default] if space.default_may_be_wrong else stock  # a Triton template takes the place of sketches
     rng = np.random.default_rng(0)
     drawn = [space.realize(space.draw(rng, tensor)) for _ in range(20)]
     programs = [Candidate(operator.key, r.text, str(n)) for n, r in enumerate(drawn) if r is not None]
