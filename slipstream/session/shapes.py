@@ -46,6 +46,19 @@ def calls_by_shape(model: Model, prepared: Sequence[Any]) -> Calls:
     return {label: count_calls(*own) for label, own in zip(variant_labels(model), modules, strict=True)}
 
 
+def counterparts(calls: Calls, kinds: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    """By key: the same operator of the model in its other shapes. Empty if their operators do not correspond."""
+    orders = [list(own) for own in calls.values()]
+    if not orders or len({len(order) for order in orders}) > 1:
+        return {}
+    found: dict[str, frozenset[str]] = {}
+    for same in zip(*orders, strict=True):
+        if len({kinds[key] for key in same}) > 1:
+            return {}
+        found |= {key: found.get(key, frozenset()) | set(same) - {key} for key in same}
+    return found
+
+
 def shape_latencies(
     calls: Calls, operators: Sequence[OperatorProgress], end_to_end: Mapping[str, float] | None = None
 ) -> tuple[ShapeLatency, ...]:
