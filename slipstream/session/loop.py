@@ -35,7 +35,7 @@ from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, proposed
 from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
-from slipstream.session.shapes import counterparts
+from slipstream.session.shapes import counterparts, importance
 from slipstream.session.stored_history import StoredHistory
 from slipstream.session.stored_programs import StoredPrograms
 from slipstream.store import SlotRecord, Store
@@ -94,6 +94,7 @@ class Session:
         snapshot.operators = [operator.row for operator in self.history.operators.values()]
         kinds = {key: trials.operator.kinds for key, trials in operators.items()}
         self._counterparts = counterparts(snapshot.calls, kinds)
+        self._importance = importance(snapshot.calls, {key: o.flops for key, o in self.history.operators.items()})
         self._open: dict[int, _OpenSlot] = {}
         self._proposal: Proposal | None = None
         self._states: dict[str, tuple[int, OperatorState]] = {}
@@ -168,7 +169,7 @@ class Session:
             finished = operator.is_finished(self.settings.patience_trials, self.settings.most_trials)
             state = OperatorState(
                 key,
-                operator.weight,
+                operator.weight * self._importance.get(key, 1.0),
                 operator.flops,
                 tuple(operator.best_after),
                 operator.slot_ends,
@@ -181,6 +182,7 @@ class Session:
             return state
         parts = self.settings.parts
         followers = self.families.followers(key, self.history) if parts.followers else {}
+        followers = {other: seconds * self._importance.get(other, 1.0) for other, seconds in followers.items()}
         news = self.families.improvement_since(key, self.history) if parts.news else 0.0
         return replace(state, followers=followers, news=news) if followers or news else state
 

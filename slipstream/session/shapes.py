@@ -59,6 +59,24 @@ def counterparts(calls: Calls, kinds: Mapping[str, tuple[str, ...]]) -> dict[str
     return found
 
 
+def importance(calls: Calls, flops: Mapping[str, int]) -> dict[str, float]:
+    """By key: how much more, or less, a second of the operator counts than its calls say, when slots are given.
+
+    A second of a small batch is a larger part of its latency than one of a large batch. Shapes count alike: each as if
+    it had as many operations as all have on average.
+    """
+    works = {label: sum(times * flops.get(key, 0) for key, times in own.items()) for label, own in calls.items()}
+    if len(works) < 2 or not all(works.values()):
+        return {}
+    average = sum(works.values()) / len(works)
+    counted: dict[str, tuple[int, float]] = {}
+    for label, own in calls.items():
+        for key, times in own.items():
+            number, weighted = counted.get(key, (0, 0.0))
+            counted[key] = number + times, weighted + times * average / works[label]
+    return {key: weighted / number for key, (number, weighted) in counted.items()}
+
+
 def shape_latencies(
     calls: Calls, operators: Sequence[OperatorProgress], end_to_end: Mapping[str, float] | None = None
 ) -> tuple[ShapeLatency, ...]:
