@@ -50,7 +50,7 @@ class Diffusion:
         found: list[Realized] = []
         if question.count < 1:
             return found
-        for program, realized in _realize(question.space, self._ordered(sketches, question, rng), known):
+        for program, realized in _realize(question.space, _ordered(sketches), known):
             if realized is not None and not {program.identity, realized.program.identity} & known:
                 known |= {program.identity, realized.program.identity}
                 found.append(realized)
@@ -58,18 +58,26 @@ class Diffusion:
                 break
         return found
 
-    def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
-        """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals."""
-        queues = [sketch.queue() for sketch in sketches]
-        weights = _sketch_weights([sketch.best for sketch in sketches], [sketch.inherited for sketch in sketches])
-        used, ordered = np.zeros(len(queues)), []
-        while any(queues):
-            # Largest remainder: the sketch furthest behind its share is next.
-            behind = [(used[i] + 1) / weights[i] if queue else math.inf for i, queue in enumerate(queues)]
-            turn = int(np.argmin(behind))
+
+def _ordered(sketches: Sequence[_Candidates]) -> Iterator[Program]:
+    """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals.
+
+    Candidates of a sketch are drawn when it is its turn, which for most is after enough were found.
+    """
+    weights = _sketch_weights([sketch.best for sketch in sketches], [sketch.inherited for sketch in sketches])
+    queues: dict[int, Iterator[Program]] = {}
+    used = dict.fromkeys(range(len(sketches)), 0)
+    while used:
+        # Largest remainder: the sketch furthest behind its share is next.
+        turn = min(used, key=lambda i: (used[i] + 1) / weights[i])
+        if turn not in queues:
+            queues[turn] = iter(sketches[turn].queue())
+        program = next(queues[turn], None)
+        if program is None:
+            del used[turn]
+        else:
             used[turn] += 1
-            ordered.append(queues[turn].pop(0))
-        return ordered
+            yield program
 
 
 class _Candidates:

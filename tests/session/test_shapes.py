@@ -17,7 +17,7 @@ from slipstream.cli import main
 from slipstream.report.page import report_page
 from slipstream.report.view import session_structure
 from slipstream.session.directory import SessionDirectory
-from slipstream.session.shapes import counterparts
+from slipstream.session.shapes import counterparts, importance
 from slipstream.session.state_names import FAMILIES
 from slipstream.session.stored_history import StoredHistory
 from slipstream.store import Store
@@ -120,6 +120,15 @@ def test_operators_of_the_shapes_correspond_one_to_one_or_not_at_all() -> None:
     assert counterparts({"1": {"a1": 1}, "4": {"b4": 1}}, kinds) == {}
     assert counterparts({"1": {"a1": 1}, "4": {"a4": 1, "b4": 1}}, kinds) == {}
     assert counterparts({}, kinds) == {}
+
+
+def test_shapes_count_alike_whatever_their_size() -> None:
+    flops = {"small": 10, "large": 40, "same": 20}
+    calls = {"1": {"small": 4, "same": 1}, "4": {"large": 4, "same": 1}}  # 60 and 180 operations
+    found = importance(calls, flops)
+    assert found == pytest.approx({"small": 120 / 60, "large": 120 / 180, "same": (120 / 60 + 120 / 180) / 2})
+    assert importance({"1": {"small": 1}}, flops) == importance({}, flops) == {}
+    assert importance({"1": {"small": 1}, "2": {"unknown": 1}}, flops) == {}
 
 
 def test_what_one_shape_has_found_takes_the_others_half_a_slot(tmp_path: Path) -> None:
