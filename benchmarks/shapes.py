@@ -1,10 +1,10 @@
-"""Several shapes tuned together at 1.7 times the effort of one, against a session for each shape (15 minutes).
+"""Several shapes tuned together in 1.7 times the time of one, against a session for each shape (15 minutes).
 
-Each shape is tuned by itself with so many trials, all of them together with 1.7 times as many, each session in a
-process of its own and from an empty store. A session that exists is not run again. Then, shape by shape, the model that
-was tuned for that shape alone, the one for all shapes, and one for all shapes that was not tuned run in turns. Time
-counts from the start of the command to the verified model; processor time is that of all its processes, which other
-work on the machine changes less.
+Each shape is tuned by itself with so many trials, all of them together for 1.7 times as long as that took on average,
+each session in a process of its own and from an empty store. A session that exists is not run again. Then, shape by
+shape, the model that was tuned for that shape alone, the one for all shapes, and one for all shapes that was not tuned
+run in turns. Time counts from the start of the command to the verified model; processor time is that of all its
+processes, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="squeezenet1_1")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--trials", type=int, default=300, help="of a session for one shape")
-    parser.add_argument("--share", type=float, default=1.7, help="of that for all shapes")
+    parser.add_argument("--share", type=float, default=1.7, help="of the time of one for all shapes")
     parser.add_argument("--rounds", type=int, default=60, help="in which the compiled models run in turns")
 
 
@@ -93,13 +93,14 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     shapes = {str(batch): f"{batch}{extents}" for batch in options.batches}
     sessions: dict[str, dict[str, Any]] = {}
     paths = {}
-    for shape, text, trials in [
-        *((shape, text, options.trials) for shape, text in shapes.items()),
-        (TOGETHER, f"{sizes}{extents}", round(options.share * options.trials)),
-    ]:
+    for shape, text in [*shapes.items(), (TOGETHER, f"{sizes}{extents}")]:
         directory = work / f"batch-{shape}"
         before, load = _processor_seconds(), os.getloadavg()[0]
-        ended = tune_apart(model, directory, trials=trials, seed=options.seed, shapes={input_name: text})
+        if shape == TOGETHER:
+            limit = {"budget": options.share * fmean(one["seconds"] for one in sessions.values())}
+        else:
+            limit = {"trials": options.trials}
+        ended = tune_apart(model, directory, seed=options.seed, shapes={input_name: text}, **limit)
         about = directory / "processor.json"
         if not about.exists():
             used = {"processor": _processor_seconds() - before, "loads": [load, os.getloadavg()[0]]}

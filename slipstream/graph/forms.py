@@ -23,8 +23,11 @@ DIRECT = ""
 TILES = {"winograd2": 2, "winograd4": 4}
 
 # Larger tiles save more multiplications but have more weights, which a running model reads from memory. For images of
-# fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones.
+# fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones. A core with short
+# vectors takes longer to multiply, and no longer to read.
 _FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
+_FEWEST_PIXELS_IN_SHORT_VECTORS = {"winograd4": 7 * 7}
+_SHORT_VECTOR = 4  # lanes
 # With fewer multiplications than this, starting the three stages on the cores takes longer than the work.
 _FEWEST_MULTIPLICATIONS = 5_000_000
 # Least tiles per core to distribute work by tiles: with fewer, the shares are uneven.
@@ -94,7 +97,8 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     if convolution is None or not _is_worthwhile(convolution, target):
         return None
     pixels = convolution.height * convolution.width
-    form = next((form for form, fewest in _FEWEST_PIXELS.items() if pixels >= fewest), DIRECT)
+    limits = _FEWEST_PIXELS_IN_SHORT_VECTORS if target.vector_lanes <= _SHORT_VECTOR else _FEWEST_PIXELS
+    form = next((form for form, fewest in limits.items() if pixels >= fewest), DIRECT)
     if form == DIRECT:
         return None
     tiles = convolution.tiles(TILES[form])

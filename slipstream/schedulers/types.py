@@ -23,11 +23,12 @@ class OperatorState:
     `seconds` is the tuning time it has used. `finished` operators must not be picked. `similar` are the others of its
     family, the nearest first. `followers` are the operators
     that would improve with this one (the followers of a prior): key -> their seconds per call times weight.
+    `weight` is how often the model calls it; of a model in several shapes, each shape counts as much as the others.
     `news` is the share by which a similar operator has improved since this one last had a slot.
     """
 
     key: str
-    weight: int
+    weight: float
     flops: int
     history: Sequence[float]
     slot_ends: Sequence[int] = ()

@@ -3,7 +3,7 @@ and measure few.
 
 For every sketch of the operator there is a posterior, centred on the best programs of relatives with the same
 signature, on the default program and on the operator's own measurements. Each sketch gets a part of the proposals
-according to its best program; sketches without a measurement get a small part.
+according to its best program or, before it has one, according to what it was worth to relatives.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
 _MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
 _STEEPNESS = 6.0
+_STOCK = 1.4  # a sketch of MetaSchedule, of which nothing is known yet, counts as so many times slower than the best
 _AT_ONCE = 4  # schedules replayed at a time in half precision
 
 
@@ -49,7 +50,7 @@ class Diffusion:
         found: list[Realized] = []
         if question.count < 1:
             return found
-        for program, realized in _realize(question.space, self._ordered(sketches, question, rng), known):
+        for program, realized in _realize(question.space, _ordered(sketches), known):
             if realized is not None and not {program.identity, realized.program.identity} & known:
                 known |= {program.identity, realized.program.identity}
                 found.append(realized)
@@ -57,18 +58,26 @@ class Diffusion:
                 break
         return found
 
-    def _ordered(self, sketches: Sequence[_Candidates], question: Question, rng: np.random.Generator) -> list[Program]:
-        """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals."""
-        queues = [sketch.queue() for sketch in sketches]
-        weights = _sketch_weights([sketch.best for sketch in sketches])
-        used, ordered = np.zeros(len(queues)), []
-        while any(queues):
-            # Largest remainder: the sketch furthest behind its share is next.
-            behind = [(used[i] + 1) / weights[i] if queue else math.inf for i, queue in enumerate(queues)]
-            turn = int(np.argmin(behind))
+
+def _ordered(sketches: Sequence[_Candidates]) -> Iterator[Program]:
+    """All candidates in the order to try them: sketches alternate in proportion to their share of the proposals.
+
+    Candidates of a sketch are drawn when it is its turn, which for most is after enough were found.
+    """
+    weights = _sketch_weights([sketch.best for sketch in sketches], [sketch.inherited for sketch in sketches])
+    queues: dict[int, Iterator[Program]] = {}
+    used = dict.fromkeys(range(len(sketches)), 0)
+    while used:
+        # Largest remainder: the sketch furthest behind its share is next.
+        turn = min(used, key=lambda i: (used[i] + 1) / weights[i])
+        if turn not in queues:
+            queues[turn] = iter(sketches[turn].queue())
+        program = next(queues[turn], None)
+        if program is None:
+            del used[turn]
+        else:
             used[turn] += 1
-            ordered.append(queues[turn].pop(0))
-        return ordered
+            yield program
 
 
 class _Candidates:
@@ -82,6 +91,8 @@ class _Candidates:
         # The example of one of our sketches was chosen by a rule; that of a stock sketch is random.
         self._is_ours = example in question.space.own
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
+        # How many times as long as the operator's best program one of this sketch should take, before any is measured.
+        self.inherited = 1.0 if self._is_ours else _STOCK
         self._kin = self._relatives() if parts.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
         self.best = min(finite, default=math.inf)
@@ -147,11 +158,14 @@ class _Candidates:
 
     def _relatives(self) -> list[Relative]:
         """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
-        kin = []
+        kin, worth = [], []
         for relative in self._question.relatives:
             fitting = [m for m in relative.measured if signature(m.program.sketch) == self._signature]
             if any(math.isfinite(m.seconds) for m in fitting):
-                kin.append(replace(relative, measured=sorted(fitting, key=lambda m: m.seconds)))
+                fitting.sort(key=lambda m: m.seconds)
+                worth.append(fitting[0].seconds / min(m.seconds for m in relative.measured))
+                kin.append(replace(relative, measured=fitting))
+        self.inherited = min(worth, default=self.inherited)
         return sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
@@ -208,12 +222,15 @@ def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:
     )
 
 
-def _sketch_weights(best: Sequence[float]) -> list[float]:
-    """The weight of a sketch in the share of proposals. One never measured gets a third of the best one's."""
+def _sketch_weights(best: Sequence[float], inherited: Sequence[float]) -> list[float]:
+    """The weight of each sketch in the share of proposals, from its seconds and what relatives made of it."""
     leader = min(best, default=math.inf)
     if not math.isfinite(leader):
         return [1.0] * len(best)
-    return [max(0.02, (leader / seconds) ** _STEEPNESS) if math.isfinite(seconds) else 0.12 for seconds in best]
+    slower = [
+        seconds / leader if math.isfinite(seconds) else factor for seconds, factor in zip(best, inherited, strict=True)
+    ]
+    return [max(0.02, factor**-_STEEPNESS) for factor in slower]
 
 
 def _with_random(ranked: Iterable[int], rng: np.random.Generator) -> list[int]:

@@ -35,6 +35,7 @@ from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, proposed
 from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
+from slipstream.session.shapes import counterparts, importance
 from slipstream.session.stored_history import StoredHistory
 from slipstream.session.stored_programs import StoredPrograms
 from slipstream.store import SlotRecord, Store
@@ -91,6 +92,9 @@ class Session:
         self._finished = 0  # slots; the elapsed time does not order them, since a kill sets it back
         self.history = StoredHistory.of(store, session).history
         snapshot.operators = [operator.row for operator in self.history.operators.values()]
+        kinds = {key: trials.operator.kinds for key, trials in operators.items()}
+        self._counterparts = counterparts(snapshot.calls, kinds)
+        self._importance = importance(snapshot.calls, {key: o.flops for key, o in self.history.operators.items()})
         self._open: dict[int, _OpenSlot] = {}
         self._proposal: Proposal | None = None
         self._states: dict[str, tuple[int, OperatorState]] = {}
@@ -165,7 +169,7 @@ class Session:
             finished = operator.is_finished(self.settings.patience_trials, self.settings.most_trials)
             state = OperatorState(
                 key,
-                operator.weight,
+                operator.weight * self._importance.get(key, 1.0),
                 operator.flops,
                 tuple(operator.best_after),
                 operator.slot_ends,
@@ -178,6 +182,7 @@ class Session:
             return state
         parts = self.settings.parts
         followers = self.families.followers(key, self.history) if parts.followers else {}
+        followers = {other: seconds * self._importance.get(other, 1.0) for other, seconds in followers.items()}
         news = self.families.improvement_since(key, self.history) if parts.news else 0.0
         return replace(state, followers=followers, news=news) if followers or news else state
 
@@ -185,9 +190,17 @@ class Session:
     def _next_slot(self) -> int:
         return next(reversed(self.history.slots), -1) + 1
 
-    def _slot_size(self) -> int:
-        """As many trials as a slot has, or as are left."""
+    def _slots(self, key: str) -> int:
+        return len(self.history.operators[key].slot_ends)
+
+    def _slot_size(self, key: str = "") -> int:
+        """As many trials as a slot has, or as are left.
+
+        An operator whose counterpart in another shape has had more slots measures little more than what that found.
+        """
         size = self.settings.slot_trials
+        if key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
+            size = -(-size // 2)
         if self.budget.trials is not None:
             size = min(size, self.budget.trials - self.history.trials - sum(len(s.left) for s in self._open.values()))
         return size
@@ -221,7 +234,7 @@ class Session:
         trials = self.operators[key]
         seed = slot_seed(self.settings.seed, key, slot)
         question = Question(
-            trials.space, self._slot_size(), seed, trials.known(), self.cost.score, self.families.relatives(key)
+            trials.space, self._slot_size(key), seed, trials.known(), self.cost.score, self.families.relatives(key)
         )
         self._proposal = Proposal(slot, key, self.search, question, self._clock, {KNOWN: self.history.trials})
 

@@ -46,6 +46,37 @@ def calls_by_shape(model: Model, prepared: Sequence[Any]) -> Calls:
     return {label: count_calls(*own) for label, own in zip(variant_labels(model), modules, strict=True)}
 
 
+def counterparts(calls: Calls, kinds: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    """By key: the same operator of the model in its other shapes. Empty if their operators do not correspond."""
+    orders = [list(own) for own in calls.values()]
+    if not orders or len({len(order) for order in orders}) > 1:
+        return {}
+    found: dict[str, frozenset[str]] = {}
+    for same in zip(*orders, strict=True):
+        if len({kinds[key] for key in same}) > 1:
+            return {}
+        found |= {key: found.get(key, frozenset()) | set(same) - {key} for key in same}
+    return found
+
+
+def importance(calls: Calls, flops: Mapping[str, int]) -> dict[str, float]:
+    """By key: how much more, or less, a second of the operator counts than its calls say, when slots are given.
+
+    A second of a small batch is a larger part of its latency than one of a large batch. Shapes count alike: each as if
+    it had as many operations as all have on average.
+    """
+    works = {label: sum(times * flops.get(key, 0) for key, times in own.items()) for label, own in calls.items()}
+    if len(works) < 2 or not all(works.values()):
+        return {}
+    average = sum(works.values()) / len(works)
+    counted: dict[str, tuple[int, float]] = {}
+    for label, own in calls.items():
+        for key, times in own.items():
+            number, weighted = counted.get(key, (0, 0.0))
+            counted[key] = number + times, weighted + times * average / works[label]
+    return {key: weighted / number for key, (number, weighted) in counted.items()}
+
+
 def shape_latencies(
     calls: Calls, operators: Sequence[OperatorProgress], end_to_end: Mapping[str, float] | None = None
 ) -> tuple[ShapeLatency, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from slipstream.graph.forms import function_in, schedule_untuned, untuned_start,
 from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.graph.winograd.form import find_convolution
+from slipstream.graph.winograd.schedule import _register_tile, _Sizes
 from slipstream.graph.winograd.transforms import TRANSFORMS, transform_square
 from slipstream.machine.target import resolve_target
 from slipstream.measure.arena import aligned
@@ -159,16 +160,18 @@ def test_other_convolutions_stay_as_they_are(other: Convolution) -> None:
 
 
 @pytest.mark.parametrize(
-    ("convolution", "form"),
+    ("convolution", "in_long_vectors", "in_short_vectors"),
     [
-        (Convolution(28, 28, 64, 64), "winograd4"),
-        (Convolution(14, 14, 64, 64), "winograd2"),
-        (Convolution(7, 7, 64, 64, batch=8), ""),  # too few pixels for the weights
-        (Convolution(28, 28, 16, 16), ""),  # too little work
-        (Convolution(28, 28, 18, 64), ""),  # vectors that are not full
+        (Convolution(28, 28, 64, 64), "winograd4", "winograd4"),
+        (Convolution(14, 14, 64, 64), "winograd2", "winograd4"),
+        (Convolution(7, 7, 64, 64, batch=8), "", "winograd4"),
+        (Convolution(6, 6, 64, 64, batch=8), "", ""),  # too few pixels for the weights
+        (Convolution(28, 28, 16, 16), "", ""),  # too little work
+        (Convolution(28, 28, 18, 64), "", ""),  # vectors that are not full
     ],
 )
-def test_the_rule_for_untuned_operators(convolution: Convolution, form: str) -> None:
+def test_the_rule_for_untuned_operators(convolution: Convolution, in_long_vectors: str, in_short_vectors: str) -> None:
+    form = in_short_vectors if TARGET.vector_lanes == 4 else in_long_vectors
     func = function(convolution)
     start = untuned_start(func, TARGET)
     assert start is not None
@@ -203,3 +206,14 @@ def test_the_convolution_that_is_found() -> None:
     assert (found.batch, found.height, found.width, found.channels, found.filters) == (2, 11, 4, 20, 32)
     assert (found.tiles(2), found.tiles(4)) == (2 * 6 * 2, 2 * 3 * 1)
     assert found.multiplications == 2 * 11 * 4 * 20 * 32 * 9
+
+
+@pytest.mark.parametrize("tiles", [(7, 7), (14, 14), (4, 4), (5, 3), (1, 1)])
+@pytest.mark.parametrize("vectors", [4, 12, 64])
+def test_a_tile_leaves_registers_for_its_factors_where_instructions_do_not_read_memory(
+    tiles: tuple[int, int], vectors: int
+) -> None:
+    target = replace(TARGET, architecture="aarch64", features=())
+    rows, columns, wide = _register_tile(_Sizes(4, 6, 1, *tiles, vectors, 64), target)
+    assert rows * columns * wide + wide + 1 <= target.vector_registers == 32
+    assert rows * columns * wide >= min(4, tiles[0] * tiles[1] * vectors)

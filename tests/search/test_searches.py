@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from slipstream import plugins
 from slipstream.program.decisions import check
 from slipstream.program.space import Realized, Space
+from slipstream.search.diffusion import _sketch_weights
 from slipstream.search.types import Measured, Question, Search
 from tests.program.zoo_operators import labels, space
 
@@ -57,3 +59,14 @@ def test_proposals_are_new_legal_and_the_same_for_the_same_question(name: str, l
     second = propose(name, operator, known=first)
     both = [r.program.identity for r in (*first, *second)]
     assert len(set(both)) == len(both)
+
+
+def test_a_sketch_gets_the_share_that_its_programs_or_those_of_relatives_earn() -> None:
+    best, unknown = 1e-3, math.inf
+    leader, slow, tried_by_relatives, bad_for_relatives, ours = _sketch_weights(
+        [best, 2 * best, unknown, unknown, unknown], [1.0, 1.0, 1.1, 2.0, 1.0]
+    )
+    assert leader == ours == 1.0
+    assert leader > tried_by_relatives > 0.5
+    assert slow == bad_for_relatives < 0.05
+    assert _sketch_weights([unknown, unknown], [1.0, 1.4]) == [1.0, 1.0]

@@ -17,6 +17,7 @@ from slipstream.cli import main
 from slipstream.report.page import report_page
 from slipstream.report.view import session_structure
 from slipstream.session.directory import SessionDirectory
+from slipstream.session.shapes import counterparts, importance
 from slipstream.session.state_names import FAMILIES
 from slipstream.session.stored_history import StoredHistory
 from slipstream.store import Store
@@ -109,3 +110,38 @@ def test_it_goes_on_with_all_shapes(tuned: Any) -> None:
     for batch in (1, 2, 3, 4):
         x = rng.standard_normal((batch, 8)).astype(np.float32)
         np.testing.assert_allclose(model(x, table)["y"], np.maximum(x @ a, 0) @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_operators_of_the_shapes_correspond_one_to_one_or_not_at_all() -> None:
+    kinds = {"a1": ("conv2d",), "a4": ("conv2d",), "b1": ("matmul",), "b4": ("matmul",), "same": ("softmax",)}
+    calls = {"1": {"a1": 2, "b1": 1, "same": 1}, "4": {"a4": 2, "b4": 1, "same": 1}}
+    found = counterparts(calls, kinds)
+    assert found == {"a1": {"a4"}, "a4": {"a1"}, "b1": {"b4"}, "b4": {"b1"}, "same": set()}
+    assert counterparts({"1": {"a1": 1}, "4": {"b4": 1}}, kinds) == {}
+    assert counterparts({"1": {"a1": 1}, "4": {"a4": 1, "b4": 1}}, kinds) == {}
+    assert counterparts({}, kinds) == {}
+
+
+def test_shapes_count_alike_whatever_their_size() -> None:
+    flops = {"small": 10, "large": 40, "same": 20}
+    calls = {"1": {"small": 4, "same": 1}, "4": {"large": 4, "same": 1}}  # 60 and 180 operations
+    found = importance(calls, flops)
+    assert found == pytest.approx({"small": 120 / 60, "large": 120 / 180, "same": (120 / 60 + 120 / 180) / 2})
+    assert importance({"1": {"small": 1}}, flops) == importance({}, flops) == {}
+    assert importance({"1": {"small": 1}, "2": {"unknown": 1}}, flops) == {}
+
+
+def test_what_one_shape_has_found_takes_the_others_half_a_slot(tmp_path: Path) -> None:
+    onnx.save(two_layers(), tmp_path / "two_layers.onnx")
+    slipstream.tune(
+        str(tmp_path / "two_layers.onnx"),
+        tmp_path / "session",
+        trials=40,
+        effort="quick",
+        scheduler="round_robin",
+        shapes={"x": "2,4x8"},
+        measurer=lambda context: SyntheticMeasurer(),
+    )
+    slots = [slot for slot in stored(tmp_path).history.slots.values() if not slot.default]
+    sizes = {slot.operator: [len(s.trials) for s in slots if s.operator == slot.operator] for slot in slots}
+    assert {of[0] for of in sizes.values()} == {6, 3}

@@ -124,13 +124,19 @@ def _choose_cut(sizes: _Sizes, target: Target, by_tiles: bool) -> tuple[_Cut, _C
 
 
 def _register_tile(sizes: _Sizes, target: Target) -> tuple[int, int, int]:
-    """Rows and columns of tiles, and vectors of filters, whose sums fit the registers with the fewest loads each."""
+    """Rows and columns of tiles, and vectors of filters, whose sums fit the registers with the fewest loads each.
+
+    The filters' weights are in registers too, and the tiles' values one by one, but on x86-64, where a multiply-add
+    reads one factor from memory. Sums that do not fit are twice as slow (docs/winograd.md).
+    """
     most = target.vector_registers - 4
+    others = 0 if target.architecture == "x86_64" else 1
     candidates = (
         (rows, columns, wide)
         for wide in divisors(sizes.vectors, min(most, _MOST_VECTORS))
         for columns in reversed(divisors(sizes.across, most // wide))
         for rows in divisors(sizes.down, most // (wide * columns))
+        if rows * columns * wide + others * (wide + 1) <= target.vector_registers
     )
 
     def time_per_sum(tile: tuple[int, int, int]) -> float:
