@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_tune_status_run_bench_and_resume(folder: Path, forked_command: ForkedCommands) -> None:
+def test_tune_status_run_and_bench(folder: Path, forked_command: ForkedCommands) -> None:
     asked = ("narrow.onnx", "w=wide.onnx", "--shape", "w:x=1x3x8x32", "--weight", "narrow.onnx=2", "--trials", "6")
     done = forked_command("tune", *asked, "-o", "out", "--effort", "quick", "--plain", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -40,11 +40,6 @@ def test_tune_status_run_bench_and_resume(folder: Path, forked_command: ForkedCo
         done = forked_command(command, "out", *(["--random"] if command == "run" else []), cwd=folder)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "give out/narrow or out/w" in done.stderr
-    done = forked_command("resume", "out", "--trials", "2", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert [(model["name"], model["weight"]) for model in last["models"]] == [("narrow", 2), ("w", 1)]
-    assert [row["shape"] for row in last["snapshot"]["shapes"]] == ["narrow", "w"]
     assert "finished; the compiled model: " in forked_command("status", "out", cwd=folder).stdout
 
 
@@ -67,6 +62,17 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert said in done.stderr
     assert not (folder / "refused").exists()
+
+
+@pytest.mark.slow
+def test_resume(folder: Path, forked_command: ForkedCommands) -> None:
+    done = forked_command("tune", "narrow.onnx", "zoo:tiny_cnn", "--trials", "6", "-o", "again", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = forked_command("resume", "again", "--trials", "12", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert [(model["name"], model["weight"]) for model in last["models"]] == [("narrow", 1), ("tiny_cnn", 1)]
+    assert [row["shape"] for row in last["snapshot"]["shapes"]] == ["narrow", "tiny_cnn"]
 
 
 @pytest.mark.slow

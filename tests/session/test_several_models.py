@@ -102,6 +102,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
+def models(files: list[Path]) -> dict[str, slipstream.Model]:
+    """The same, read once."""
+    return {file.stem: slipstream.load_model(file) for file in files}
+
+
+@pytest.fixture(scope="module")
 def tuned(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> slipstream.TuningResult:
     return tune(files, tmp_path_factory.mktemp("several") / "out", weights={"first": 3})
 
@@ -165,75 +171,60 @@ def test_the_folder_itself_is_no_model(tuned: Any) -> None:
         slipstream.load(tuned.directory)
 
 
-def test_it_goes_on_with_all_models(tuned: Any, files: list[Path], tmp_path: Path) -> None:
+def test_it_goes_on_with_all_models(tuned: Any, models: Any, files: list[Path], tmp_path: Path) -> None:
     folder = shutil.copytree(tuned.directory, tmp_path / "out")
-    again = resume(folder, trials=4)
+    again = resume(folder, trials=4, model=models)
     assert again.trials == tuned.trials + 4
     assert [model.weight for model in again.models] == [3, 1]
     assert_as_onnxruntime(folder, files)
     assert all(slipstream.load(folder / name).manifest.tuned["trials"] == again.trials for name in NAMES)
 
 
-def test_a_model_that_has_changed_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    paths = {name: tmp_path / f"{name}.onnx" for name in NAMES}
-    for path in paths.values():
-        onnx.save(convolutions(8), path)
-    tune(paths, tmp_path / "out", trials=4)
-    onnx.save(convolutions(8, seed=7), paths["second"])
+def test_a_model_that_has_changed_is_named_and_nothing_is_lost(tuned: Any, models: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(tuned.directory, tmp_path / "out")
     with pytest.raises(SlipstreamError, match=r"second: .*is not the model this session was started with"):
-        resume(tmp_path / "out", trials=2)
-    paths["second"].unlink()
-    with pytest.raises(SlipstreamError, match=r"second\.onnx' is not there any more"):
-        resume(tmp_path / "out", trials=2)
-    assert state(tmp_path / "out") == "finished"
-    onnx.save(convolutions(8), paths["second"])
-    assert resume(tmp_path / "out", trials=2).trials == 6
-
-
-def test_a_model_that_cannot_be_written_does_not_keep_the_others_from_it(files: list[Path], tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-
-    def in_the_way(event: Event, snapshot: Snapshot) -> None:
-        if event.kind == "slot":
-            (folder / "first").write_text("a file where the artifact should go")
-
-    with pytest.raises(ArtifactError, match=r"^first: .* is a file"):
-        tune(files, folder, callbacks=[in_the_way])
-    assert_as_onnxruntime(folder, files[1:])
-    assert state(folder) == "interrupted"
-    (folder / "first").unlink()
-    assert resume(folder).reason == "all trials are used"
-    assert_as_onnxruntime(folder, files)
+        resume(folder, trials=2, model={"first": models["first"], "second": models["first"]})
+    assert state(folder) == "finished"
+    with pytest.raises(
+        SlipstreamError, match=r"model is a mapping from their names \(first, second\), not for 'third'"
+    ):
+        resume(folder, trials=2, model={"third": models["first"]})
 
 
 @pytest.mark.usefixtures("ordinary_signals")
-def test_an_interrupted_session_has_compiled_all_and_goes_on(files: list[Path], tmp_path: Path) -> None:
+def test_all_that_can_be_is_compiled_when_interrupted_and_one_cannot_be(
+    models: Any, files: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+
     def interrupt(event: Event, snapshot: Snapshot) -> None:
         if event.kind == "slot":
+            (folder / "first").write_text("a file where the artifact should go")
             os.kill(os.getpid(), signal.SIGINT)
 
-    ended = tune(files, tmp_path / "out", callbacks=[interrupt])
-    assert (ended.reason, state(tmp_path / "out")) == ("interrupted", "interrupted")
-    assert_as_onnxruntime(tmp_path / "out", files)
-    assert resume(tmp_path / "out").trials == 12
+    with pytest.raises(ArtifactError, match=r"^first: .* is a file"):
+        tune(models, folder, callbacks=[interrupt])
+    assert_as_onnxruntime(folder, files[1:])
+    assert state(folder) == "interrupted"
+    (folder / "first").unlink()
+    again = resume(folder, model=models)
+    assert (again.reason, again.trials) == ("all trials are used", 12)
+    assert_as_onnxruntime(folder, files)
 
 
-def test_each_model_has_its_own_shapes_and_inputs(files: list[Path], tmp_path: Path) -> None:
-    onnx.save(convolutions(8, batch="batch"), tmp_path / "grows.onnx")
-    models = {"grows": tmp_path / "grows.onnx", "fixed": files[0]}
+def test_each_model_has_its_own_shapes_and_inputs(tmp_path: Path) -> None:
+    onnx.save(convolutions(8, batch="batch"), tmp_path / "net.onnx")
+    models = dict.fromkeys(("grows", "fixed"), tmp_path / "net.onnx")
     data = {"x0": np.full((1, 3, 8, 8), 0.5, np.float32)}
     options: dict[str, Any] = {"shapes": {"grows": {"x0": "1,2x3x8x8"}}, "pad": True, "input_data": {"fixed": data}}
     result = tune(models, tmp_path / "out", trials=6, **options)
     assert [row.shape for row in result.shapes] == ["grows 1x3x8x8", "grows 2x3x8x8", "fixed"]
     assert result.models[0].latency == pytest.approx(sum(row.latency for row in result.shapes[:2]))
     again = resume(tmp_path / "out", trials=2)
-    for one in (result, again):
-        loaded = [slipstream.load(model.directory) for model in one.models]
-        assert [len(model.shapes) for model in loaded] == [2, 1]
-        assert [(model.manifest.pad, bool(model.manifest.input_data)) for model in loaded] == [
-            (True, False),
-            (False, True),
-        ]
+    loaded = [slipstream.load(model.directory) for model in again.models]
+    assert [len(model.shapes) for model in loaded] == [2, 1]
+    assert [model.manifest.pad for model in loaded] == [True, False]
+    assert [bool(model.manifest.input_data) for model in loaded] == [False, True]
 
 
 @pytest.mark.slow
