@@ -200,8 +200,8 @@ def status_command(directory: Path, as_json: bool) -> None:
         console.print(line, no_wrap=True)
     for part in shape_table(shapes, snapshot):
         console.print(part)
-    for artifact in folder.artifacts:
-        click.echo(f"{state}; the compiled model: {artifact if artifact.is_dir() else 'not written yet'}")
+    written = ", ".join(str(artifact) for artifact in folder.artifacts if artifact.is_dir())
+    click.echo(f"{state}; the compiled model{'s' if snapshot.weights else ''}: {written or 'not written yet'}")
     if state in ("interrupted", "killed"):
         click.echo(f"go on with: slipstream resume {directory}")
 
@@ -243,7 +243,8 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     places = [str(directory / model.directory.name) for model in result.models]
     verb = "models are" if len(places) > 1 else "model is"
     click.echo(f"\n{result.reason}; the compiled {verb} in {', '.join(places)}")
-    click.echo(f"compare it: slipstream bench {places[0] if several else directory} --against onnxruntime")
+    compared = f"one: slipstream bench {places[0]}" if several else f"it: slipstream bench {directory}"
+    click.echo(f"compare {compared} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")
     if lock is not None:
         file = lock / f"{result.models[0].name}.lock" if several else lock

@@ -40,7 +40,7 @@ def test_tune_status_run_and_bench(folder: Path, forked_command: ForkedCommands)
         done = forked_command(command, "out", *(["--random"] if command == "run" else []), cwd=folder)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "give out/narrow or out/w" in done.stderr
-    assert "finished; the compiled model: " in forked_command("status", "out", cwd=folder).stdout
+    assert "finished; the compiled models: " in forked_command("status", "out", cwd=folder).stdout
 
 
 @pytest.mark.parametrize(
