@@ -148,7 +148,19 @@ def tune(
         for one in models:
             directory.keep_inputs(one.input_data, one.name)
         run = SessionRun(
-            directory, opened, models, resolved, chosen, limits, watcher, began, 0.0, parts, rpc, rpc_key, file
+            directory,
+            opened,
+            models,
+            resolved,
+            chosen,
+            limits,
+            watcher,
+            began,
+            0.0,
+            parts,
+            rpc=rpc,
+            rpc_key=rpc_key,
+            lock=file,
         )
         return run.run()
 
@@ -212,9 +224,9 @@ def resume(
             began,
             record.elapsed,
             parts,
-            rpc,
-            rpc_key,
-            file,
+            rpc=rpc,
+            rpc_key=rpc_key,
+            lock=file,
         )
         return run.run()
 
