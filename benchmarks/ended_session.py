@@ -26,12 +26,12 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 import_tvm_without_torch()
 from slipstream.session.tune import resume, tune
 """
-_TUNE = f"{_PRELUDE}tune(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))"
+_TUNE = f"{_PRELUDE}tune(json.loads(sys.argv[1]), sys.argv[2], **json.loads(sys.argv[3]))"
 _RESUME = f"{_PRELUDE}resume(sys.argv[1])"
 
 
-def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:
-    """Tune in a process of its own, as a user would, on those `cores` if any are named.
+def tune_apart(model: str | list[str], directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:
+    """Tune a model, or several together, in a process of its own, as a user would, on those `cores` if any are named.
 
     A finished session is not repeated, and an interrupted one is resumed.
     """
@@ -41,7 +41,7 @@ def tune_apart(model: str, directory: Path, *, cores: Sequence[int] = (), **opti
             command = [_RESUME, str(directory)]
         else:
             shutil.rmtree(directory, ignore_errors=True)
-            command = [_TUNE, model, str(directory), json.dumps(options)]
+            command = [_TUNE, json.dumps(model), str(directory), json.dumps(options)]
         pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
         if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
             raise SlipstreamError(f"tuning {model} in {directory} failed; see the error above")

@@ -16,11 +16,9 @@ import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
+from benchmarks.race import race
 from benchmarks.runner import run
 from benchmarks.spread import table, with_quartiles
 
@@ -110,7 +108,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     paths[UNTUNED] = work / "not-tuned"
     slipstream.compile(model, paths[UNTUNED], shapes={input_name: f"{sizes}{extents}"})
     blocks = {
-        shape: _race({"alone": paths[shape], TOGETHER: paths[TOGETHER], UNTUNED: paths[UNTUNED]}, options.rounds)
+        shape: race({"alone": paths[shape], TOGETHER: paths[TOGETHER], UNTUNED: paths[UNTUNED]}, options.rounds)
         for shape in shapes
     }
     yield name, {"sessions": sessions, "blocks": blocks, "bytes": {side: _size(path) for side, path in paths.items()}}
@@ -132,35 +130,6 @@ def _input(model: str) -> tuple[str, str]:
 
 def _size(artifact: Path) -> int:
     return sum(file.stat().st_size for file in artifact.iterdir())
-
-
-def _race(artifacts: Mapping[str, Path], rounds: int) -> dict[str, list[float]]:
-    """The median latency of each side in each round; the first artifact has one shape, at which all run."""
-    from slipstream.artifact.bench import BACK_TO_BACK
-    from slipstream.artifact.contender import OURS, Contender, Job
-    from slipstream.artifact.manifest import Manifest
-    from slipstream.frontends.inputs import random_inputs
-    from slipstream.machine.target import available_cores
-
-    inputs = Manifest.read(next(iter(artifacts.values()))).inputs
-    rng = np.random.default_rng(0)
-    contenders: dict[str, Contender] = {}
-    with TemporaryDirectory() as folder:
-        feeds = f"{folder}/feeds.npz"
-        np.savez(feeds, **random_inputs(inputs, rng))  # type: ignore[arg-type]
-        try:
-            for side, path in artifacts.items():
-                contenders[side] = Contender(Job(OURS, "", str(path), None, feeds, available_cores()))
-                contenders[side].ready()
-            found: dict[str, list[float]] = {side: [] for side in artifacts}
-            for _ in range(rounds):
-                for side in rng.permutation(list(artifacts)).tolist():
-                    block = contenders[side].block(BACK_TO_BACK, BACK_TO_BACK.block_seconds, 0)
-                    found[side].append(float(np.median(block.latencies)))
-            return found
-        finally:
-            for contender in contenders.values():
-                contender.close()
 
 
 if __name__ == "__main__":

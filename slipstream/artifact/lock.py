@@ -239,11 +239,22 @@ class Lock:
         return scheduled
 
 
-def lock_file(path: str | Path | None) -> Path | None:
-    """`path`, refused before any work is done if no file can be written there."""
+def lock_of(path: Path, model: str) -> Path:
+    """The lock file of a model: `path`, or of one of several a file in that folder."""
+    return path / f"{model}.lock" if model else path
+
+
+def lock_file(path: str | Path | None, *, folder: bool = False) -> Path | None:
+    """`path`, refused before any work is done if no file can be written there; or the `folder` for several files."""
     if path is None:
         return None
     path = Path(path).absolute()
+    if folder:
+        if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+            raise LockError(
+                f"there is no folder {path} that can be written: of several models --lock is a folder, so make it first"
+            )
+        return path
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise LockError(f"cannot write the lock file {path}: give a file in a directory that can be written")
     return path

@@ -185,6 +185,9 @@ class Manifest:
         if not directory.is_dir():
             raise ArtifactError(f"there is no directory {directory}: make one with 'slipstream compile MODEL -o DIR'")
         if not path.is_file():
+            inside = sorted(str(file.parent) for file in directory.glob(f"*/{FILE_NAME}"))
+            if inside and not (directory / "model" / FILE_NAME).is_file():
+                raise ArtifactError(f"{directory} is no compiled model but has some in it: give {' or '.join(inside)}")
             raise ArtifactError(f"{directory} is not a compiled model: it has no {FILE_NAME}")
         try:
             return cls._from_json(json.loads(path.read_text()))

@@ -88,6 +88,12 @@ def quantized_model(model: str, output: Path, calibration: Path | None, options:
     return str(path)
 
 
+def refuse_quantizing(calibration: Path | None, options: dict[str, Any]) -> None:
+    """Of several models, each would need data of its own to be quantised with."""
+    if calibration is not None or options.get("dtype") == "int8":
+        raise InputError("of several models, quantise each first: slipstream quantize MODEL -o FILE --calibration DATA")
+
+
 def print_quantized(result: QuantizedModel) -> None:
     kept = f", in float32: {', '.join(result.kept)}" if result.kept else ""
     click.echo(f"{result.path}: {len(result.layers)} layers in 8 bits{kept}")

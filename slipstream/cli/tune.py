@@ -12,20 +12,18 @@ import click
 
 from slipstream import plugins
 from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
+from slipstream.cli.model_arguments import models_argument, own_options, read_models
 from slipstream.cli.options import (
     CHOICES,
-    ModelArgument,
-    model_options,
-    named_arrays,
+    dtype_option,
     pad_option,
-    parse_constants,
-    parse_shapes,
     partition_option,
     plugin_options,
     rpc_options,
+    target_option,
     threads_option,
 )
-from slipstream.cli.quantize import calibration_option, quantized_model
+from slipstream.cli.quantize import calibration_option, quantized_model, refuse_quantizing
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ class _TuneCommand(click.Command):
 
 
 @click.command("tune", cls=_TuneCommand)
-@click.argument("model", type=ModelArgument())
+@models_argument
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the session and its result."
 )
@@ -100,7 +98,9 @@ class _TuneCommand(click.Command):
 @_lock_option
 @_serve_option
 @rpc_options
-@model_options
+@own_options
+@target_option
+@dtype_option
 @calibration_option
 @threads_option
 @pad_option
@@ -108,11 +108,12 @@ class _TuneCommand(click.Command):
 @_view_options
 @one_line_errors
 def tune_command(
-    model: str,
+    models: tuple[str, ...],
     output: Path,
+    weights: tuple[str, ...],
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
-    input_data: Path | None,
+    input_data: tuple[str, ...],
     calibration: Path | None,
     live_page: bool,
     mode: Any,
@@ -124,18 +125,23 @@ def tune_command(
     MODEL is an ONNX file, a saved torch.export program (.pt2), or zoo:NAME. Tuning ends when the first budget given
     is used up; without one, when nothing improves any more. Ctrl-C ends it early and keeps the best so far; a
     session that was killed goes on with 'slipstream resume DIR'.
+
+    Several models are tuned together and have an artifact each in a folder of their name. NAME=MODEL names one
+    yourself; --shape, --constant and --input-data then begin with a name: bert:ids=1x128.
     """
-    parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
-    parsed["input_data"] = named_arrays(input_data)
-    model = quantized_model(model, output, calibration, options)
+    given, own = read_models(models, weights, shapes, constants, input_data)
+    if isinstance(given, str):
+        given = quantized_model(given, output, calibration, options)
+    else:
+        refuse_quantizing(calibration, options)
 
     def work(watcher: Any) -> TuningResult:
-        if not model.endswith(".pt2"):
+        if not any(model.endswith(".pt2") for model in models):
             import_tvm_without_torch()
         from slipstream.session.tune import tune
 
         settings = {"without": [part.strip() for part in without.split(",")]} if without else None
-        return tune(model, output, callbacks=[watcher], settings=settings, **options, **parsed)
+        return tune(given, output, callbacks=[watcher], settings=settings, **options, **own)
 
     _show(work, output, mode, live_page, options["lock"])
 
@@ -174,7 +180,7 @@ def status_command(directory: Path, as_json: bool) -> None:
         record, snapshot = store.session(folder.session), snapshot_of(store, folder.session)
         state = state_of(store, record)
     whole = {row["shape"]: row["end_to_end"] for row in record.result.get("shapes", ())}
-    shapes = shape_latencies(snapshot.calls, snapshot.operators, whole)
+    shapes = shape_latencies(snapshot.calls, snapshot.operators, whole, snapshot.weights)
     if as_json:
         import json
         from dataclasses import asdict
@@ -192,9 +198,10 @@ def status_command(directory: Path, as_json: bool) -> None:
     console = Console(highlight=False)
     for line in frame(snapshot, console.width, max(console.height - 2, 24), final=True):
         console.print(line, no_wrap=True)
-    for part in shape_table(shapes):
+    for part in shape_table(shapes, snapshot):
         console.print(part)
-    click.echo(f"{state}; the compiled model: {folder.model if folder.model.is_dir() else 'not written yet'}")
+    written = ", ".join(str(artifact) for artifact in folder.artifacts if artifact.is_dir())
+    click.echo(f"{state}; the compiled model{'s' if snapshot.weights else ''}: {written or 'not written yet'}")
     if state in ("interrupted", "killed"):
         click.echo(f"go on with: slipstream resume {directory}")
 
@@ -232,8 +239,13 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     from slipstream.cli.tune_result import render_result
 
     Console(highlight=False).print(render_result(result.snapshot, result.end_to_end, result.shapes))
-    click.echo(f"\n{result.reason}; the compiled model is in {result.directory / 'model'}")
-    click.echo(f"compare it: slipstream bench {directory} --against onnxruntime")
+    several = bool(result.snapshot.weights)
+    places = [str(directory / model.directory.name) for model in result.models]
+    verb = "models are" if len(places) > 1 else "model is"
+    click.echo(f"\n{result.reason}; the compiled {verb} in {', '.join(places)}")
+    compared = f"one: slipstream bench {places[0]}" if several else f"it: slipstream bench {directory}"
+    click.echo(f"compare {compared} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")
     if lock is not None:
-        click.echo(f"recorded in {lock}: slipstream compile MODEL -o DIR --lock {lock} rebuilds it")
+        file = lock / f"{result.models[0].name}.lock" if several else lock
+        click.echo(f"recorded in {lock}: slipstream compile MODEL -o DIR --lock {file} rebuilds it")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from slipstream.cli.tune_operators import operator_lines
+from slipstream.cli.tune_operators import fit, operator_lines
 from slipstream.cli.tune_plot import curve
 from slipstream.session.events import PHASES, Remaining, Snapshot, percent, trials_and_slots
 from slipstream.session.quantities import duration, factor, latency, one_line, speedup
+from slipstream.session.shapes import latencies_now
 
 HINT = "Ctrl-C: stop here, keep the best so far"
 _STOPPABLE = ("prepare", "defaults", "tune")
 _FIGURES = 27
 _NARROWEST_PLOT = 24
 _FEWEST_ROWS = 3
+_LONGEST_LABEL = 40
 
 
 def frame(
@@ -29,8 +32,10 @@ def frame(
     header, footer = _header(snapshot, elapsed, width), _footer(snapshot, width, waited, note, final)
     operators = len(snapshot.operators)
     room = height - len(footer) - 1
-    plot_height = _plot_height(height - 6, operators, width)
+    each = [] if final else _each(snapshot, (height - 10) // 4)
+    plot_height = _plot_height(height - 6 - len(each), operators, width)
     above = _overview(snapshot, elapsed, width, plot_height) if plot_height else _figures(snapshot)[:1]
+    above += each
     room -= len(above)
     spaced = room >= min(operators + 1, 12) + 2
     gap = [Text()] if spaced else []
@@ -103,6 +108,22 @@ def _overview(snapshot: Snapshot, elapsed: float, width: int, height: int) -> li
     clock = duration(elapsed)
     axis = f"{'0:00':>{_FIGURES + margin + 5}}{clock:>{max(0, plot_width - 4)}}"
     return [*lines, Text(axis, style="dim")]
+
+
+def _each(snapshot: Snapshot, most: int) -> list[Text]:
+    """A line for each of several shapes or models, at most so many."""
+    rows = latencies_now(snapshot)
+    if not rows or most < 1:
+        return []
+    shown = rows if len(rows) <= most else rows[: most - 1]
+    longest = min(_LONGEST_LABEL, max(cell_len(one_line(row.shape)) for row in rows))
+    lines = []
+    for row in shown:
+        line = Text(fit(one_line(row.shape), longest)).append(f"  {latency(row.latency, 4):>9}", style="bold")
+        line.append(f"  {factor(row.start, row.latency)} as fast", style="green")
+        lines.append(line.append(f"  weight {row.weight}", style="dim") if row.weight > 1 else line)
+    rest = [Text(f"... and {len(rows) - len(shown)} more", style="dim")] if len(shown) < len(rows) else []
+    return [*lines, *rest]
 
 
 def _footer(snapshot: Snapshot, width: int, waited: float, note: str, final: bool) -> list[Text]:

@@ -11,6 +11,7 @@ from typing import Any
 from slipstream.cli.line_output import LineOutput
 from slipstream.cli.tune_quiet import QuietView
 from slipstream.session.events import Event, Snapshot
+from slipstream.session.shapes import latencies_now
 
 _WITH_FIGURES = ("slot_done", "finished")
 
@@ -39,6 +40,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
         "phase": snapshot.phase,
         "start_latency": snapshot.start_latency,
         "latency": snapshot.latency,
+        "shapes": [asdict(row) for row in latencies_now(snapshot)],
         "slots": snapshot.slots,
         "trials": snapshot.trials,
         "default_trials": snapshot.default_trials,

@@ -9,6 +9,7 @@ from slipstream.cli.tune_frame import time_left
 from slipstream.cli.tune_quiet import QuietView
 from slipstream.session.events import Event, OperatorProgress, Snapshot, trials_and_slots
 from slipstream.session.quantities import duration, factor, latency, one_line
+from slipstream.session.shapes import latencies_now
 
 _BETWEEN_IMPROVEMENTS = 5.0
 
@@ -74,6 +75,9 @@ def _gains(row: OperatorProgress) -> str:
 def _model(snapshot: Snapshot) -> str:
     if not math.isfinite(snapshot.latency):
         return "model not timed yet"
+    if snapshot.weights:
+        rows = latencies_now(snapshot)
+        return ", ".join(f"{row.shape} {latency(row.latency)} ({factor(row.start, row.latency)})" for row in rows)
     return f"model {latency(snapshot.latency)} ({factor(snapshot.start_latency, snapshot.latency)})"
 
 

@@ -23,9 +23,8 @@ def render_result(snapshot: Snapshot, end_to_end: float | None, shapes: Sequence
     head = Text(one_line(snapshot.model), style="bold")
     head.append(f"  {duration(snapshot.elapsed)}, {trials_and_slots(snapshot)}", style="not bold dim")
     fallback = [Text(), Text(one_line(snapshot.fallback), style="yellow")] if snapshot.fallback else []
-    return Group(
-        head, Text(), _latencies(snapshot, end_to_end), *fallback, Text(), *shape_table(shapes), *_gains(snapshot)
-    )
+    above: list[RenderableType] = [head, Text(), _latencies(snapshot, end_to_end), *fallback, Text()]
+    return Group(*above, *shape_table(shapes, snapshot), *_gains(snapshot))
 
 
 def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
@@ -37,23 +36,24 @@ def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
     gained = Text(_as_fast(snapshot.start_latency, snapshot.latency), style="bold green")
     table.add_row("operators, best", Text(latency(snapshot.latency, 4), style="bold"), gained)
     if end_to_end is not None:
-        table.add_row("all shapes" if snapshot.calls else "whole model", Text(latency(end_to_end, 4), style="bold"))
+        what = "all models" if snapshot.weights else "all shapes" if snapshot.calls else "whole model"
+        table.add_row(what, Text(latency(end_to_end, 4), style="bold"))
     return table
 
 
-def shape_table(shapes: Sequence[ShapeLatency]) -> list[RenderableType]:
-    """A row for each shape, with an empty line below; nothing for a model of one."""
+def shape_table(shapes: Sequence[ShapeLatency], snapshot: Snapshot) -> list[RenderableType]:
+    """A row for each shape or each of several models, with an empty line below; nothing for one model of one shape."""
     if not shapes:
         return []
+    weighted = any(row.weight > 1 for row in shapes)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("shape", ratio=1, no_wrap=True, overflow="ellipsis")
-    for title in ("operators, start", "best", "gain", "whole model"):
+    table.add_column("model" if snapshot.weights else "shape", ratio=1, no_wrap=True, overflow="ellipsis")
+    for title in (*(("weight",) if weighted else ()), "operators, start", "best", "gain", "whole model"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in shapes:
         whole = "" if row.end_to_end is None else latency(row.end_to_end, 4)
-        table.add_row(
-            Text(one_line(row.shape)), latency(row.start), latency(row.latency), factor(row.start, row.latency), whole
-        )
+        times = (latency(row.start), latency(row.latency), factor(row.start, row.latency), whole)
+        table.add_row(Text(one_line(row.shape)), *((str(row.weight),) if weighted else ()), *times)
     return [table, Text()]
 
 

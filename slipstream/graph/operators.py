@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -51,15 +52,16 @@ class Operator:
     func: tirx.PrimFunc = field(compare=False, repr=False)
 
 
-def extract_operators(*mods: tvm.IRModule) -> list[Operator]:
+def extract_operators(*mods: tvm.IRModule, runs: Sequence[int] = ()) -> list[Operator]:
     """The operators that `main` of prepared modules, the parts of a model, calls, each once, the most FLOPs first.
 
-    Functions that compute the same under different names are one operator (see `operator_key`).
+    Functions that compute the same under different names are one operator (see `operator_key`). `runs` says how often
+    each module runs, if not once: its calls count so many times.
     """
     same: dict[str, list[tuple[Any, tirx.PrimFunc, int]]] = {}
-    for mod in mods:
+    for mod, times in zip(mods, runs or [1] * len(mods), strict=True):
         for variable, calls in _count_calls(mod).items():
-            same.setdefault(operator_key(mod[variable]), []).append((variable, mod[variable], calls))
+            same.setdefault(operator_key(mod[variable]), []).append((variable, mod[variable], times * calls))
     operators = [
         make_operator(key, [variable for variable, _, _ in found], found[0][1], sum(calls for _, _, calls in found))
         for key, found in same.items()

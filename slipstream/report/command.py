@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from slipstream.plugins import is_object, names
+from slipstream.session.model_names import default_name
 from slipstream.session.settings import EFFORTS, PRESETS, Settings
 
 _BY_NAME = ("scheduler", "search", "cost")
@@ -17,11 +18,12 @@ def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     """A `slipstream tune` command, or Python where the command line cannot say it (or the model was no file)."""
     settings = Settings.from_json(options.get("settings", {}))
     chosen = _as_options(settings)
-    source = str(options.get("source", "MODEL"))
+    models = [{"source": "MODEL", **row} for row in options.get("models", [options])]
     measurer = options.get("measurer", "local")
-    if chosen is None or source == "memory" or is_object(measurer):
-        return _as_python(settings, options, budget, source)
-    words = ["slipstream", "tune", source, "-o", "DIR", *_budget(budget), *chosen]
+    alone = len(options.get("models", ())) == 1  # a list of one has its model's name, an argument of one has not
+    if chosen is None or alone or any(row["source"] == "memory" for row in models) or is_object(measurer):
+        return _as_python(settings, options, budget, models)
+    words = ["slipstream", "tune", *map(_word, models), "-o", "DIR", *_budget(budget), *chosen]
     if options.get("target", "cpu") != "cpu":
         words += ["--target", str(options["target"])]
     if options.get("threads"):
@@ -29,14 +31,26 @@ def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     rpc, key = options.get("rpc") or (None, None)
     words += ["--rpc", str(rpc), "--rpc-key", str(key)] if rpc else []
     words += ["--measurer", measurer] if measurer not in names("measurer") else []
-    load = options.get("load") or {}
-    shapes = load.get("shapes") or {}
-    for name, shape in (pair for one in (shapes if isinstance(shapes, list) else [shapes]) for pair in one.items()):
-        words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-    words += ["--pad"] if options.get("pad") else []
-    for name, value in (load.get("constants") or {}).items():
-        words += ["--constant", f"{name}={value}"]
+    words += [word for row in models for word in _of_model(row)]
+    words += ["--pad"] if any(row.get("pad") for row in models) else []
     return shlex.join(words)
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    """A model on the command line, with its name if that is not the one it has anyway."""
+    name, source = row.get("name", ""), str(row["source"])
+    return f"{name}={source}" if name and name != default_name(source) else source
+
+
+def _of_model(row: Mapping[str, Any]) -> list[str]:
+    """The options of a model; those of one of several say of which."""
+    load, words = row.get("load") or {}, list[str]()
+    shapes, of = load.get("shapes") or {}, f"{row['name']}:" if row.get("name") else ""
+    for name, shape in (pair for one in (shapes if isinstance(shapes, list) else [shapes]) for pair in one.items()):
+        words += ["--shape", f"{of}{name}={'x'.join(map(str, shape))}"]
+    for name, value in (load.get("constants") or {}).items():
+        words += ["--constant", f"{of}{name}={value}"]
+    return words + (["--weight", f"{row['name']}={row['weight']}"] if row.get("weight", 1) > 1 else [])
 
 
 def _budget(budget: Mapping[str, Any]) -> list[str]:
@@ -73,18 +87,26 @@ def _as_options(settings: Settings) -> list[str] | None:
     return min(found, key=len, default=None)
 
 
-def _as_python(settings: Settings, options: Mapping[str, Any], budget: Mapping[str, Any], source: str) -> str:
+def _as_python(
+    settings: Settings, options: Mapping[str, Any], budget: Mapping[str, Any], models: list[dict[str, Any]]
+) -> str:
     default = Settings().to_json()
     changed = {n: v for n, v in settings.to_json().items() if v != default[n]}
-    words = ["model" if source == "memory" else repr(source), '"DIR"']
+    sources = ["model" if row["source"] == "memory" else repr(str(row["source"])) for row in models]
+    several = "models" in options
+    named = ", ".join(f"{row.get('name')!r}: {source}" for row, source in zip(models, sources, strict=True))
+    words = [f"{{{named}}}" if several else sources[0], '"DIR"']
     words += [f"{'budget' if n == 'seconds' else n}={v!r}" for n, v in budget.items() if v is not None]
     words += [f"target={options['target']!r}"] if options.get("target", "cpu") != "cpu" else []
     words += [f"threads={options['threads']!r}"] if options.get("threads") else []
     rpc, key = options.get("rpc") or (None, None)
     words += [f"rpc={rpc!r}", f"rpc_key={key!r}"] if rpc else []
-    load = options.get("load") or {}
-    words += [f"{name}={value!r}" for name, value in load.items() if value]
-    words += ["pad=True"] if options.get("pad") else []
+    for name in ("shapes", "constants"):
+        given = {row.get("name"): value for row in models if (value := (row.get("load") or {}).get(name))}
+        words += [f"{name}={given if several else next(iter(given.values()))!r}"] if given else []
+    counted = {row["name"]: row["weight"] for row in models if row.get("weight", 1) > 1}
+    words += [f"weights={counted!r}"] if counted else []
+    words += ["pad=True"] if any(row.get("pad") for row in models) else []
     words += [f"seed={changed.pop('seed')!r}"] if "seed" in changed else []
     stored = {name: changed.pop(name) for name in _BY_NAME if is_object(str(changed.get(name, "")))}
     stored |= {"measurer": options["measurer"]} if options.get("measurer", "local") not in names("measurer") else {}

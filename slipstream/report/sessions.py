@@ -13,7 +13,7 @@ from typing import Any
 
 from slipstream.errors import SlipstreamError
 from slipstream.report.view import SessionView
-from slipstream.session.benchmark import FILE_NAME as BENCHMARK
+from slipstream.session.benchmark import benchmark_file
 from slipstream.session.directory import SESSION, SessionDirectory
 from slipstream.store.ownership import is_owned
 
@@ -137,8 +137,10 @@ def _summary(structure: dict[str, Any]) -> dict[str, Any]:
 
 def _revision(known: _Known) -> str:
     """Changes with every commit to the store, with its owner, and when forecasts are still to come."""
-    store, folder = known.directory.store, known.directory.path
-    files = (store, store.with_name(f"{store.name}-wal"), folder / BENCHMARK, known.directory.model / "manifest.json")
+    directory, store = known.directory, known.directory.store
+    files = [store, store.with_name(f"{store.name}-wal")]
+    files += [benchmark_file(directory, model) for model in directory.models or ("",)]
+    files += [artifact / "manifest.json" for artifact in directory.artifacts]
     return "-".join([*map(_stamp, files), str(int(is_owned(store, known.directory.session))), str(known.rounds)])
 
 

@@ -27,8 +27,9 @@ from slipstream.session.budget import budget_of
 from slipstream.session.directory import SessionDirectory, open_store
 from slipstream.session.events import Remaining
 from slipstream.session.history import OperatorHistory, Trial
+from slipstream.session.models import label_of
 from slipstream.session.shapes import shape_latencies
-from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, SHAPES, WINNERS
+from slipstream.session.state_names import BANDWIDTH, PEAK_FLOPS, SHAPES, WEIGHTS, WINNERS
 from slipstream.session.stored_history import StoredHistory
 from slipstream.store import Store
 from slipstream.version import VERSION
@@ -133,6 +134,7 @@ def _structure(
             "id": record.id,
             "name": directory.path.name,
             "model": record.model_name,
+            "models": list(directory.models),
             "state": stored.state,
             "reason": record.result.get("reason"),
             "fallback": record.result.get("fallback"),
@@ -182,7 +184,7 @@ def _operators(
     gains = [0.0] * len(operators)
     for span in course.spans:
         gains[span.operator] += span.gain
-    time = course.time.of
+    time, calls = course.time.of, stored.saved.get(SHAPES, {})
     found = []
     for n, (key, own) in enumerate(operators.items()):
         program, trials = chosen.get(n), own.trials
@@ -192,6 +194,7 @@ def _operators(
                 "name": own.name,
                 "kinds": list(own.kinds),
                 "weight": own.weight,
+                "callers": [label for label, counts in calls.items() if key in counts],
                 "flops": own.flops,
                 "bytes": own.bytes,
                 "start": _finite(own.start),
@@ -318,18 +321,23 @@ def _code(
 
 
 def _bench(directory: SessionDirectory) -> dict[str, Any] | None:
-    found = read_benchmark(directory.path)
+    found = read_benchmark(directory)
     if found is None:
         return None
     return {name: found.get(name) for name in ("measured_at", "threads", "timings", "ratios")}
 
 
 def _shapes(directory: SessionDirectory, stored: StoredHistory) -> list[dict[str, Any]]:
-    """Each shape of a model for several: its operators' sums, the compiled model's time, and how it compares."""
+    """Each shape, or each of several models: its operators' sums, the compiled model's time, and how it compares."""
     assert stored.record is not None
     rows = [operator.row for operator in stored.history.operators.values()]
     whole = {row["shape"]: row["end_to_end"] for row in stored.record.result.get("shapes", ())}
-    bench = {row["shape"]: row["ratios"] for row in (read_benchmark(directory.path) or {}).get("shapes", ())}
+    bench = {
+        label_of(model, row.get("shape", "")): row["ratios"]
+        for model in directory.models or ("",)
+        if (found := read_benchmark(directory, model)) is not None
+        for row in found.get("shapes", [found])
+    }
     return [
         {
             "shape": row.shape,
@@ -337,8 +345,9 @@ def _shapes(directory: SessionDirectory, stored: StoredHistory) -> list[dict[str
             "latency": _finite(row.latency),
             "end_to_end": _finite(row.end_to_end),
             "ratios": bench.get(row.shape, []),
+            "weight": row.weight,
         }
-        for row in shape_latencies(stored.saved.get(SHAPES, {}), rows, whole)
+        for row in shape_latencies(stored.saved.get(SHAPES, {}), rows, whole, stored.saved.get(WEIGHTS))
     ]
 
 

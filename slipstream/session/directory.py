@@ -1,4 +1,4 @@
-"""The folder of a session: its store, which session of the store it is, and the compiled model."""
+"""The folder of a session: its store, which session of the store it is, and the compiled models."""
 
 from __future__ import annotations
 
@@ -24,37 +24,57 @@ class SessionDirectoryError(SlipstreamError):
 
 @dataclass(frozen=True)
 class SessionDirectory:
-    """`store` is the SQLite file (shared ones live elsewhere), `session` its id there."""
+    """`store` is the SQLite file (shared ones live elsewhere), `session` its id there. `models` are the names of
+    several models, none for a session of one.
+    """
 
     path: Path
     store: Path
     session: str
+    models: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path:
-        """Where the compiled model goes."""
+        """Where the compiled model of a session of one goes."""
         return self.path / MODEL
 
-    def keep_inputs(self, input_data: Mapping[str, Array] | None) -> None:
+    def artifact(self, model: str = "") -> Path:
+        """Where the compiled model goes: the only one of the session, or that of one of its `models`."""
+        return self.path / model if model else self.model
+
+    @property
+    def artifacts(self) -> list[Path]:
+        return [self.artifact(model) for model in self.models or ("",)]
+
+    def keep_inputs(self, input_data: Mapping[str, Array] | None, model: str = "") -> None:
         """Write down the inputs that were given to run the model on, for when the session is resumed."""
         if input_data:
-            np.savez(self.path / INPUTS, **dict(input_data))  # type: ignore[arg-type]  # any name is allowed
+            np.savez(self._inputs(model), **dict(input_data))  # type: ignore[arg-type]  # any name is allowed
 
-    def read_inputs(self) -> dict[str, Array] | None:
+    def read_inputs(self, model: str = "") -> dict[str, Array] | None:
         """The inputs that were given; None if there were none."""
-        if not (self.path / INPUTS).is_file():
+        file = self._inputs(model)
+        if not file.is_file():
             return None
         try:
-            with np.load(self.path / INPUTS) as archive:
+            with np.load(file) as archive:
                 return dict(archive)
         except (OSError, ValueError) as error:
-            raise SessionDirectoryError(f"{self.path / INPUTS} is damaged ({error}): put it back") from error
+            raise SessionDirectoryError(f"{file} is damaged ({error}): put it back") from error
+
+    def _inputs(self, model: str) -> Path:
+        return self.path / own_file(INPUTS, model)
 
     def write(self) -> None:
         inside = self.store.is_relative_to(self.path)
-        store = str(self.store.relative_to(self.path)) if inside else str(self.store)
-        text = json.dumps({"format": 1, "store": store, "session": self.session}, indent=1) + "\n"
-        replace_text(self.path / SESSION, text)
+        content: dict[str, object] = {
+            "format": 1,
+            "store": str(self.store.relative_to(self.path)) if inside else str(self.store),
+            "session": self.session,
+        }
+        if self.models:
+            content["models"] = list(self.models)
+        replace_text(self.path / SESSION, json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> SessionDirectory:
@@ -66,9 +86,16 @@ class SessionDirectory:
             raise SessionDirectoryError(f"{path} is no tuning session: it has no {SESSION}")
         try:
             content = json.loads(file.read_text())
-            return cls(path, (path / content["store"]).absolute(), str(content["session"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            models = tuple(map(str, content.get("models", ())))
+            return cls(path, (path / content["store"]).absolute(), str(content["session"]), models)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SessionDirectoryError(f"{file} is damaged ({error}); the store beside it is not touched") from error
+
+
+def own_file(name: str, model: str) -> str:
+    """The name of a session's file that is there for each of several models: `bench.json` or `bench-MODEL.json`."""
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}-{model}{dot}{ending}" if model else name
 
 
 def check_new(path: Path) -> None:

@@ -71,7 +71,8 @@ def _time(seconds: float) -> str:
 
 @dataclass
 class Snapshot:
-    """The state of a session. Latencies are sums over operators of weight x seconds per call, over all shapes."""
+    """The state of a session. Latencies are sums over operators of weight x seconds per call, over all shapes and, each
+    as often as it counts, over all models."""
 
     session: str
     model: str
@@ -93,6 +94,7 @@ class Snapshot:
     left: Left | None = None  # None while there is no estimate
     fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
     calls: dict[str, dict[str, int]] = field(default_factory=dict)  # of operators by shape; of one shape: nothing
+    weights: dict[str, int] = field(default_factory=dict)  # by the same labels, of several models; of one: nothing
 
 
 PHASES = ("prepare", "defaults", "tune", "settle", "compile", "verify", "done")

@@ -11,6 +11,7 @@ from typing import Any
 from slipstream.session.events import Event, OperatorProgress, Snapshot
 from slipstream.session.progress_line import progress_line
 from slipstream.session.quantities import duration, factor, latency
+from slipstream.session.shapes import latencies_now
 
 _REDRAW = 0.5  # seconds between two pictures
 _MOST = 8  # operators
@@ -64,6 +65,10 @@ def picture(snapshot: Snapshot, notes: list[str]) -> str:
     if math.isfinite(snapshot.latency):
         gain = factor(snapshot.start_latency, snapshot.latency)
         figures = f"<b>{latency(snapshot.latency, 4)}</b>, {gain} as fast as untuned"
+        figures += "".join(
+            f"<div>{html.escape(row.shape)}: {latency(row.latency)}, {factor(row.start, row.latency)}</div>"
+            for row in latencies_now(snapshot)
+        )
     more = "" if snapshot.left is None else f"<div>more tuning: {html.escape(str(snapshot.left))}</div>"
     said = "".join(f"<div><i>{html.escape(note)}</i></div>" for note in notes)
     return (

@@ -9,8 +9,10 @@ from typing import TextIO
 
 from slipstream.session.events import Event, Snapshot, percent
 from slipstream.session.quantities import duration, factor, latency, one_line, speedup
+from slipstream.session.shapes import latencies_now
 
 _BAR = 10
+_MOST_MODELS = 4
 _PARTS = " ▏▎▍▌▋▊▉█"
 # Seconds between two lines of a log: from so many elapsed on, so many.
 _RATES = ((3600.0, 300.0), (600.0, 60.0), (0.0, 10.0))
@@ -26,7 +28,7 @@ def progress_line(snapshot: Snapshot) -> str:
     bar = f"{100 * used:3.0f}%|{_bar(used)}| " if used is not None and snapshot.phase != "done" else ""
     said = [] if snapshot.phase in ("tune", "done") else [snapshot.phase]
     if math.isfinite(snapshot.latency):
-        said.append(latency(snapshot.latency, 4))
+        said.append(latency(snapshot.latency, 4) + _each(snapshot))
         if speedup(snapshot.start_latency, snapshot.latency) is not None:
             said.append(f"{factor(snapshot.start_latency, snapshot.latency)} as fast")
     said.append("1 trial" if snapshot.trials == 1 else f"{snapshot.trials} trials")
@@ -35,6 +37,14 @@ def progress_line(snapshot: Snapshot) -> str:
             f"at most {percent(snapshot.left.at_most)} more" if snapshot.left.at_most else "nothing more likely"
         )
     return f"{bar}{clock}  {', '.join(said)}"
+
+
+def _each(snapshot: Snapshot) -> str:
+    """The latency of each of several models, in brackets."""
+    rows = latencies_now(snapshot) if snapshot.weights else ()
+    more = ", ..." if len(rows) > _MOST_MODELS else ""
+    each = ", ".join(f"{row.shape} {latency(row.latency)}" for row in rows[:_MOST_MODELS])
+    return f" ({each}{more})" if each else ""
 
 
 def _bar(share: float) -> str:

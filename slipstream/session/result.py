@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,31 @@ class TunedOperator:
 
 
 @dataclass(frozen=True)
+class TunedModel:
+    """One of the models of a session: its artifact is in `directory`. Latencies are those of one run, of several
+    `shapes` of one run of each; `weight` is how often it counts in the sums over all models."""
+
+    name: str
+    directory: Path
+    weight: int
+    start_latency: float
+    latency: float
+    end_to_end: float
+    fallback: str
+    shapes: tuple[ShapeLatency, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("directory", "shapes")}
+
+
+@dataclass(frozen=True)
 class TuningResult:
-    """The compiled model is in `directory`/model: `slipstream.load(result.directory)` loads it.
+    """The compiled model is in `directory`/model: `slipstream.load(result.directory)` loads it. That of one of several
+    models is in the `directory` of its entry in `models`.
 
     `start_latency` and `latency` are sums over operators; `end_to_end` is what the compiled model really takes.
-    `reason` says why tuning ended. Of a model for several shapes all these are sums over the shapes, and `shapes` has
-    them one by one.
+    `reason` says why tuning ended. Of several shapes all these are sums over the shapes, and of several models sums
+    over the models, each as often as its weight says; `shapes` has them one by one.
     """
 
     directory: Path
@@ -46,6 +65,7 @@ class TuningResult:
     split: dict[str, float] = field(repr=False)
     snapshot: Snapshot = field(repr=False)
     shapes: tuple[ShapeLatency, ...] = ()
+    models: tuple[TunedModel, ...] = ()
 
     def __str__(self) -> str:
         operators = "not all operators were timed" if self.operators else "no operator could be timed"
@@ -71,7 +91,12 @@ class TuningResult:
             for name, weight, start, best, gain, trials in cells
         )
         head = "".join(f"<th>{t}</th>" for t in ("operator", "calls", "before, ms", "after, ms", "gain", "trials"))
-        return f"<p><b>{html.escape(str(self))}</b></p><table><tr>{head}</tr>{body}</table>"
+        each = "".join(
+            f"<p>{html.escape(row.shape)}: {1e3 * (row.end_to_end or math.nan):.3f} ms; "
+            f"operators {1e3 * row.start:.3f} -&gt; {1e3 * row.latency:.3f} ms</p>"
+            for row in self.shapes
+        )
+        return f"<p><b>{html.escape(str(self))}</b></p>{each}<table><tr>{head}</tr>{body}</table>"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,5 +112,6 @@ class TuningResult:
             "fallback": self.fallback,
             "left": self.snapshot.left and asdict(self.snapshot.left),
             "shapes": [asdict(shape) for shape in self.shapes],
+            "models": [model.to_json() for model in self.models],
             "operators": [asdict(operator) for operator in self.operators],
         }

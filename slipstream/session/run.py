@@ -1,4 +1,4 @@
-"""One run of a session, from the spaces of its operators to a compiled, verified model."""
+"""One run of a session, from the spaces of its operators to compiled, verified models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.errors import BuildError, VerificationError
+from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model
-from slipstream.frontends.inputs import Array
 from slipstream.machine.target import Target
 from slipstream.plugins import Context, Plugins
 from slipstream.program.decisions import to_json
@@ -22,10 +21,11 @@ from slipstream.session.call_time import seconds_of_call
 from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
-from slipstream.session.result import TunedOperator, TuningResult
+from slipstream.session.models import SessionModel, errors_of, session_operators, title_of
+from slipstream.session.result import TunedModel, TunedOperator, TuningResult
 from slipstream.session.settings import Settings
-from slipstream.session.shapes import calls_by_shape, modules_by_variant, shape_latencies
-from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WINNERS
+from slipstream.session.shapes import Calls, modules_by_variant, shape_latencies
+from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, WINNERS
 from slipstream.store import Store
 
 _FIXED_RESERVE = 3.0
@@ -35,12 +35,11 @@ _SETTLE_SHARE = 0.1
 
 @dataclass
 class SessionRun:
-    """One run of a session, from spaces to the artifact."""
+    """One run of a session, from spaces to the artifacts. `lock` is a file, of several models a folder of one each."""
 
     directory: SessionDirectory
     store: Store
-    model: Model
-    prepared: tuple[Any, ...]
+    models: tuple[SessionModel, ...]
     target: Target
     settings: Settings
     budget: Budget
@@ -50,12 +49,10 @@ class SessionRun:
     plugins: Plugins
     rpc: str | None = None
     rpc_key: str | None = None
-    input_data: dict[str, Array] | None = None
-    pad: bool = False
     lock: Path | None = None
+    _calls: list[Calls] = field(init=False)  # of each model
 
     def run(self) -> TuningResult:
-        from slipstream.graph.operators import extract_operators
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
         from slipstream.session.families import Families, stored_relatives
@@ -65,14 +62,12 @@ class SessionRun:
 
         settings = self.settings
         make_space = Space if settings.parts.own_sketches else StockSpace
-        found = extract_operators(*self.prepared)
+        found = session_operators(self.models)
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
-        snapshot.calls = calls_by_shape(self.model, self.prepared)
-        if snapshot.calls:
-            self._save(SHAPES, snapshot.calls)
-        self._tell("started", snapshot, model=self.model.name, operators=len(operators), settings=settings.to_json())
+        self._note_calls(snapshot, found)
+        self._tell("started", snapshot, model=snapshot.model, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
         families = Families(operators, settings.families, stored_relatives(operators, self.store, record.hardware))
         self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
@@ -106,6 +101,24 @@ class SessionRun:
                 session.phase("settle")
             settle_near_ties(session, measurer, winners, 0.0 if interrupted else _SETTLE_SHARE * session.elapsed)
         return self._finish(session, reason, winners)
+
+    @property
+    def several(self) -> bool:
+        """Whether several models were asked for; a list of one counts."""
+        return bool(self.models[0].name)
+
+    def _note_calls(self, snapshot: Snapshot, operators: list[Any]) -> None:
+        """Count what each shape of each model calls; the snapshot and the store have it if it is not all the same."""
+        if not self.several and not self.models[0].model.variants:
+            self._calls = [{"": {o.key: o.weight for o in operators}}]
+            return
+        self._calls = [one.calls() for one in self.models]
+        snapshot.calls = {label: own for calls in self._calls for label, own in calls.items()}
+        self._save(SHAPES, snapshot.calls)
+        if self.several:
+            pairs = zip(self.models, self._calls, strict=True)
+            snapshot.weights = {label: one.weight for one, calls in pairs for label in calls}
+            self._save(WEIGHTS, snapshot.weights)
 
     def _context(self, peak_flops: float, references: Mapping[str, str]) -> Context:
         """What the session's parts are made from."""
@@ -153,33 +166,33 @@ class SessionRun:
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
         settling = _SETTLE_SHARE * self.budget.seconds
-        fixed = _FIXED_RESERVE * len(self.model.shape_variants)
+        fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
         return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
-        """Compile the winners, verify, and time the whole model."""
+        """Compile each model with the winners, verify and time it; one that fails does not keep the others from it."""
         snapshot = session.snapshot
-        if self.model.finish is None:
-            end_to_end, note = self._compile(session, winners)
-        else:
-            seconds, note = self.model.finish(winners)
-            end_to_end = [seconds]
-        used = {} if note else winners
+        models, used, failed = list[TunedModel](), dict[str, Any](), list[SlipstreamError]()
+        for one, calls in zip(self.models, self._calls, strict=True):
+            own = {key: program for key, program in winners.items() if any(key in counts for counts in calls.values())}
+            try:
+                with errors_of(one.name):
+                    models.append(self._complete(session, one, calls, own))
+            except SlipstreamError as error:
+                failed.append(error)
+            used |= {} if failed or models[-1].fallback else own
+        if failed:
+            raise failed[0]
         self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
         self._save_bandwidth()
-        if self.lock is not None:
-            self._write_lock(session, used)
-        if note:
-            self._tell("message", snapshot, text=note)
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None
-        by_shape = dict(zip(snapshot.calls, end_to_end, strict=False))
         result = TuningResult(
             directory=self.directory.path,
-            model=self.model.name,
+            model=snapshot.model,
             reason=reason,
             start_latency=snapshot.start_latency,
             latency=snapshot.latency,
-            end_to_end=sum(end_to_end),
+            end_to_end=sum(one.weight * one.end_to_end for one in models),
             elapsed=session.elapsed,
             trials=session.history.trials,
             failures=dict(session.history.failures),
@@ -187,7 +200,8 @@ class SessionRun:
             curve=tuple(snapshot.curve),
             split=dict(snapshot.split),
             snapshot=snapshot,
-            shapes=shape_latencies(snapshot.calls, snapshot.operators, by_shape),
+            shapes=tuple(row for one in models for row in one.shapes) if snapshot.calls else (),
+            models=tuple(models),
         )
         status = "interrupted" if reason == "interrupted" else "finished"
         self.store.update_session(
@@ -197,7 +211,36 @@ class SessionRun:
         self._tell("finished", snapshot, **result.to_json())
         return result
 
-    def _compile(self, session: Any, winners: dict[str, Any]) -> tuple[list[float], str]:
+    def _complete(self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]) -> TunedModel:
+        """Compile a model with its `winners`, verify it and time each of its shapes."""
+        snapshot = session.snapshot
+        if one.model.finish is None:
+            end_to_end, note = self._compile(session, one, calls, winners)
+        else:
+            seconds, note = one.model.finish(winners)
+            end_to_end = [seconds]
+        if note:
+            note = one.said(note)
+            snapshot.fallback = "; ".join(filter(None, (snapshot.fallback, note)))
+            self._tell("message", snapshot, text=note)
+        if self.lock is not None:
+            self._write_lock(session, one, calls, {} if note else winners)
+        whole = dict(zip(calls, end_to_end, strict=True))
+        rows = shape_latencies(calls, snapshot.operators, whole, dict.fromkeys(calls, one.weight))
+        return TunedModel(
+            name=one.name or one.model.name,
+            directory=self.directory.artifact(one.name),
+            weight=one.weight,
+            start_latency=sum(row.start for row in rows),
+            latency=sum(row.latency for row in rows),
+            end_to_end=sum(end_to_end),
+            fallback=note,
+            shapes=rows,
+        )
+
+    def _compile(
+        self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]
+    ) -> tuple[list[float], str]:
         """Seconds of a run of each shape of the compiled model, and why it has default programs if it has."""
         from slipstream.artifact.compile import write_artifact
         from slipstream.artifact.lock import programs_digest
@@ -206,13 +249,13 @@ class SessionRun:
 
         def stage(name: str) -> None:
             session.snapshot.phase = "verify" if name == "verify" else "compile"
-            session.snapshot.doing = name
+            session.snapshot.doing = one.said(name)
             session.snapshot.elapsed = session.elapsed
             self._tell("phase", session.snapshot, phase=session.snapshot.phase, stage=name)
 
         note, started = "", time.monotonic()
-
-        modules = modules_by_variant(self.model, self.prepared)
+        artifact, split = self.directory.artifact(one.name), session.snapshot.split
+        modules = modules_by_variant(one.model, one.prepared)
 
         def prepared(variant: Model, exact_functions: bool) -> Any:
             exact = exact_functions and prepare_parts(variant, self.target, exact_functions=True)[0]
@@ -220,55 +263,61 @@ class SessionRun:
 
         def write(program: Any, tuned: dict[str, Any]) -> None:
             manifest = write_artifact(
-                self.model,
+                one.model,
                 prepared,
                 self.target,
-                self.directory.model,
+                artifact,
                 program=program,
                 threads=self.target.threads,
-                input_data=self.input_data,
+                input_data=one.input_data,
                 tuned=tuned,
-                pad=self.pad,
+                pad=one.pad,
                 choose_threads=self.rpc is None,
                 stage=stage,
             )
             for text in manifest.verification.notes if manifest.verification else ():
-                self._tell("message", session.snapshot, text=text)
+                self._tell("message", session.snapshot, text=one.said(text))
 
         try:
-            found = {"trials": session.history.trials, "sum_of_operators": session.snapshot.latency}
+            rows = shape_latencies(calls, session.snapshot.operators)
+            found = {"trials": session.history.trials, "sum_of_operators": sum(row.latency for row in rows)}
             chosen = ((key, (p.sketch, to_json(p.decisions))) for key, p in winners.items())
             write(schedule_with(winners, self.target), {**found, "programs": programs_digest(chosen)})
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
             write(None, {})
-        session.snapshot.fallback = note
-        session.snapshot.split["compile"] = time.monotonic() - started
-        return _time_model(self.directory.model, self.target.threads), note
+        split["compile"] = split.get("compile", 0.0) + time.monotonic() - started
+        return _time_model(artifact, self.target.threads), note
 
-    def _write_lock(self, session: Any, programs: dict[str, Any]) -> None:
+    def _write_lock(self, session: Any, one: SessionModel, calls: Calls, programs: dict[str, Any]) -> None:
         """Record what was compiled, and how fast that is next to another runtime."""
-        from slipstream.artifact.lock import Lock, locked_operators
+        from slipstream.artifact.lock import Lock, lock_of, locked_operators
         from slipstream.artifact.manifest import Manifest
         from slipstream.artifact.side_by_side import time_for_lock
 
         assert self.lock is not None
         snapshot = session.snapshot
-        snapshot.doing, snapshot.elapsed = "timing it for the lock file", session.elapsed
+        snapshot.doing, snapshot.elapsed = one.said("timing it for the lock file"), session.elapsed
         self._tell("phase", snapshot, phase=snapshot.phase, stage="lock")
-        latency, note = time_for_lock(self.directory.model)
-        rows = [(r.key, r.name, r.weight, r.best if math.isfinite(r.best) else None) for r in snapshot.operators]
-        manifest = Manifest.read(self.directory.model)
-        Lock.of(manifest, self.target, locked_operators(rows, programs), latency).write(self.lock)
+        artifact = self.directory.artifact(one.name)
+        latency, note = time_for_lock(artifact)
+        counts = {r.key: sum(own.get(r.key, 0) for own in calls.values()) for r in snapshot.operators}
+        rows = [
+            (r.key, r.name, counts[r.key], r.best if math.isfinite(r.best) else None)
+            for r in snapshot.operators
+            if counts[r.key]
+        ]
+        lock = Lock.of(Manifest.read(artifact), self.target, locked_operators(rows, programs), latency)
+        lock.write(lock_of(self.lock, one.name))
         if note:
-            self._tell("message", snapshot, text=note)
+            self._tell("message", snapshot, text=one.said(note))
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
         measured = sum(1 for _ in self.store.trials(session=self.directory.session))
         return Snapshot(
             session=self.directory.session,
-            model=self.model.name,
+            model=title_of(self.models),
             target=str(self.target),
             phase="prepare",
             elapsed=self.elapsed_before + time.monotonic() - self.began,

@@ -6,7 +6,7 @@ from typing import Any
 
 from slipstream.session.budget import budget_of
 from slipstream.session.events import Snapshot
-from slipstream.session.state_names import SHAPES
+from slipstream.session.state_names import SHAPES, WEIGHTS
 from slipstream.session.stored_history import StoredHistory, state_of
 from slipstream.store import Store
 
@@ -42,6 +42,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         left=found.left,
         fallback=record.result.get("fallback", ""),
         calls=found.saved.get(SHAPES, {}),
+        weights=found.saved.get(WEIGHTS, {}),
     )
 
 

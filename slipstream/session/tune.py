@@ -13,21 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
-from slipstream.artifact.compile import verification_feeds
 from slipstream.artifact.lock import lock_file
-from slipstream.artifact.padding_check import check_padding
 from slipstream.errors import SlipstreamError
-from slipstream.frontends import Model, load_model
-from slipstream.frontends.inputs import Array
-from slipstream.frontends.model import describe_parts
-from slipstream.frontends.shape_lists import Shapes, shape_sets
-from slipstream.frontends.shape_variants import variant_labels
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.choose import check_gpu, check_rpc
 from slipstream.plugins import Plugins
+from slipstream.session.asked_models import ask, ask_again, is_several, read_models
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.models import SessionModel, fingerprint_of, session_operators, title_of
 from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
@@ -36,6 +31,8 @@ from slipstream.store import OperatorRecord, SessionRecord, Store
 from slipstream.store.database import check_path
 
 if TYPE_CHECKING:
+    from slipstream.frontends.inputs import Array
+    from slipstream.frontends.shape_lists import Shapes
     from slipstream.plugins import AnyCostModel, AnyMeasurer, AnyScheduler, AnySearch
 
 logger = logging.getLogger(__name__)
@@ -64,12 +61,13 @@ def tune(
     rpc: str | None = None,
     rpc_key: str | None = None,
     store: str | Path | None = None,
-    example_inputs: Sequence[Any] | None = None,
-    shapes: Shapes | None = None,
+    weights: Mapping[str, int] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    shapes: Shapes | Mapping[str, Shapes] | None = None,
     pad: bool = False,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, Any] | None = None,
     partition: bool = True,
-    input_data: dict[str, Array] | None = None,
+    input_data: Mapping[str, Array] | Mapping[str, Mapping[str, Array]] | None = None,
     callbacks: Sequence[Watcher] = (),
     lock: str | Path | None = None,
     progress: bool | None = None,
@@ -85,8 +83,13 @@ def tune(
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
     else; what it does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make
     one artifact; with `pad`, it fills inputs of other shapes up to the next larger one. `callbacks` get every event and
-    a snapshot of the session. `lock` names a file for what was chosen, from which `slipstream.compile` rebuilds the
-    same. Progress is shown in a notebook unless `progress` is False, and elsewhere, on standard error, if it is True.
+    a snapshot of the session. `lock` names a file for what was chosen (of several models a folder of such files), from
+    which `slipstream.compile` rebuilds the same. Progress is shown in a notebook unless `progress` is False, and
+    elsewhere, on standard error, if it is True.
+
+    A list of models, or a mapping from names to models, is tuned together (docs/several-models.md): each has an
+    artifact in a folder of its name, counts as often as `weights` says, and has its own `shapes`, `constants`,
+    `input_data` and `example_inputs`, which are then mappings from names.
     """
     began = time.monotonic()
     output = Path(output).absolute()
@@ -104,9 +107,19 @@ def tune(
     )
     chosen = choose()
     parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
+    asked = ask(
+        model,
+        weights=weights,
+        partition=partition,
+        pad=pad,
+        shapes=shapes,
+        constants=constants,
+        input_data=input_data,
+        example_inputs=example_inputs,
+    )
     check_new(output)
     check_rpc(rpc, rpc_key)
-    file = lock_file(lock)
+    file = lock_file(lock, folder=is_several(model))
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads, dtype)
@@ -114,17 +127,8 @@ def tune(
         chosen = choose(gpu=True)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
-    sets = shape_sets(shapes)
-    load: dict[str, Any] = {
-        "shapes": (sets if len(sets) > 1 else sets[0]) or None,
-        "constants": constants,
-        "partition": partition,
-    }
-    loaded = (
-        model
-        if isinstance(model, Model)
-        else load_model(model, example_inputs=example_inputs, input_data=input_data, **load)
-    )
+    models = read_models(asked, resolved)
+    described = [one.to_json(read) for one, read in zip(asked, models, strict=True)]
     options = {
         "settings": chosen.to_json(),
         "measurer": parts.measurer.name,
@@ -133,27 +137,20 @@ def tune(
         "dtype": dtype,
         "threads": threads,
         "rpc": [rpc, rpc_key],
-        "source": loaded.source,
-        "load": load,
-        "pad": pad,
+        **({"models": described} if is_several(model) else described[0]),
     }
-    # What is wrong with them is better said now than when the session is over.
-    verification_feeds(loaded, input_data)
-    if pad:
-        check_padding(loaded)
-    prepared, messages = _prepare(loaded, resolved)
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with (
         show_progress(progress) as views,
-        _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened),
+        _new_session(output, store, models, hardware, options) as (directory, opened),
     ):
-        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
-        directory.keep_inputs(input_data)
+        watcher = _with_messages(_broadcast([*callbacks, *views]), models)
+        for one in models:
+            directory.keep_inputs(one.input_data, one.name)
         run = SessionRun(
             directory,
             opened,
-            loaded,
-            prepared,
+            models,
             resolved,
             chosen,
             limits,
@@ -161,11 +158,9 @@ def tune(
             began,
             0.0,
             parts,
-            rpc,
-            rpc_key,
-            input_data,
-            pad,
-            file,
+            rpc=rpc,
+            rpc_key=rpc_key,
+            lock=file,
         )
         return run.run()
 
@@ -174,7 +169,7 @@ def resume(
     directory: str | Path,
     *,
     model: Any = None,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
     budget: str | float | None = None,
     trials: int | None = None,
     until_latency: str | float | None = None,
@@ -188,12 +183,12 @@ def resume(
     measurer: AnyMeasurer | None = None,
 ) -> TuningResult:
     """Go on with an interrupted session, or give a finished one more: a budget given here replaces the old one and
-    counts from now. `model` is needed if the session's was not a file or of the zoo, and so is each of `scheduler`,
-    `search`, `cost` and `measurer` that was no name.
+    counts from now. `model` is needed if the session's was not a file or of the zoo (of several models, a mapping of
+    these from their names), and so is each of `scheduler`, `search`, `cost` and `measurer` that was no name.
     """
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
-    file = lock_file(lock)
+    file = lock_file(lock, folder=bool(folder.models))
     with show_progress(progress) as views, open_store(folder) as opened, opened.own(folder.session):
         record = opened.session(folder.session)
         options = record.options
@@ -203,27 +198,25 @@ def resume(
         stored["measurer"] = options.get("measurer") or _default_measurer(rpc)
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
         parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
-        input_data = folder.read_inputs()
-        loaded = _load_again(record, model, example_inputs, input_data)
+        asked = ask_again(record, folder, model, example_inputs)
         resolved = resolve_target(options["target"], options["threads"], options.get("dtype", "float32"))
         if opened.add_hardware(describe_hardware(resolved, rpc_key, stored["measurer"])) != record.hardware:
             raise SlipstreamError(
                 f"{folder.path} was tuned on other hardware ({_hardware_name(opened, record)}); "
                 "measurements do not carry over: start a new session here"
             )
+        models = read_models(asked, resolved)
         limits = budget_of(opened, record)
         now = Budget.of(budget, trials, until_latency, until_gain_below)
         if now != Budget():
             limits = _more(now, record, opened)
             opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
         opened.update_session(folder.session, status="running")
-        prepared, messages = _prepare(loaded, resolved)
-        watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
+        watcher = _with_messages(_broadcast([*callbacks, *views]), models)
         run = SessionRun(
             folder,
             opened,
-            loaded,
-            prepared,
+            models,
             resolved,
             settings,
             limits,
@@ -231,11 +224,9 @@ def resume(
             began,
             record.elapsed,
             parts,
-            rpc,
-            rpc_key,
-            input_data,
-            options.get("pad", False),
-            file,
+            rpc=rpc,
+            rpc_key=rpc_key,
+            lock=file,
         )
         return run.run()
 
@@ -281,74 +272,31 @@ def _default_measurer(rpc: str | None) -> str:
     return "local" if rpc is None else "rpc"
 
 
-def _prepare(model: Model, target: Target) -> tuple[tuple[Any, ...], list[str]]:
-    """The prepared modules, and a message for each part of a model that was cut and for each pass that was left out."""
-    from slipstream.artifact.compile import check_partition, tvm_errors
-    from slipstream.graph.prepare import prepare_parts
-    from slipstream.tvm_bridge.native_output import quiet_native_code
-
-    check_partition(model, target)
-    with tvm_errors(model.name), quiet_native_code():
-        prepared, reports = prepare_parts(model, target)
-    cut = [
-        f"{label and f'{label}: '}{name}, {nodes} nodes: {by}{why and f' ({why})'}"
-        for variant, label in zip(model.shape_variants, variant_labels(model), strict=True)
-        for name, by, nodes, why in describe_parts(variant.parts)
-    ]
-    return prepared, cut + [report.warning for report in reports if report.warning]
-
-
 @contextlib.contextmanager
 def _new_session(
     output: Path,
     store: str | Path | None,
-    model: Model,
-    prepared: Sequence[Any],
+    models: Sequence[SessionModel],
     described: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[tuple[SessionDirectory, Store]]:
-    from slipstream.graph.operators import extract_operators
     from slipstream.measure import reference_text
 
-    operators = extract_operators(*prepared)
+    operators, fingerprint = session_operators(models), fingerprint_of(models)
     output.mkdir(parents=True, exist_ok=True)
     path = Path(store).absolute() if store is not None else output / STORE
     with Store.open(path) as opened:
         hardware = opened.add_hardware(described)
-        opened.add_model(model.fingerprint, model.name, model.source)
+        opened.add_model(fingerprint, title_of(models), ", ".join(one.model.source for one in models))
         opened.add_operators(
             OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
             for o in operators
         )
-        session = opened.create_session(model.fingerprint, hardware, options, {o.key: o.weight for o in operators})
-        directory = SessionDirectory(output, path, session)
+        session = opened.create_session(fingerprint, hardware, options, {o.key: o.weight for o in operators})
+        directory = SessionDirectory(output, path, session, tuple(one.name for one in models if one.name))
         with opened.own(session):
             directory.write()
             yield directory, opened
-
-
-def _load_again(
-    record: SessionRecord, model: Any, example_inputs: Sequence[Any] | None, input_data: dict[str, Array] | None
-) -> Model:
-    options = record.options
-    if model is None:
-        source = options["source"]
-        if not source.startswith("zoo:") and not Path(source).exists():
-            raise SlipstreamError(
-                f"the session's model {source!r} is not there any more: put it back, or pass it to slipstream.resume"
-            )
-        model = source
-    loaded = (
-        model
-        if isinstance(model, Model)
-        else load_model(model, example_inputs=example_inputs, input_data=input_data, **options["load"])
-    )
-    if loaded.fingerprint != record.model:
-        raise SlipstreamError(
-            f"{loaded.source} is not the model this session was started with (its content has changed): "
-            "start a new session"
-        )
-    return loaded
 
 
 def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
@@ -382,13 +330,13 @@ def _broadcast(callbacks: Sequence[Watcher]) -> Watcher:
     return watch
 
 
-def _with_messages(watcher: Watcher, texts: Sequence[str]) -> Watcher:
-    """The same watcher, given `texts` as messages once the session has started."""
+def _with_messages(watcher: Watcher, models: Sequence[SessionModel]) -> Watcher:
+    """The same watcher, given what there is to say about the models as messages once the session has started."""
 
     def watch(event: Event, snapshot: Snapshot) -> None:
         watcher(event, snapshot)
         if event.kind == "started":
-            for text in texts:
+            for text in (one.said(text) for one in models for text in one.messages):
                 watcher(Event("message", event.elapsed, {"text": text}), snapshot)
 
     return watch

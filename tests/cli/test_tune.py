@@ -90,7 +90,7 @@ def _onnx(directory: Path) -> None:
     ("command", "says"),
     [
         ("tune zoo:tiny_cnn", "Missing option '-o'"),
-        ("tune -o out", "Missing argument 'MODEL'"),
+        ("tune -o out", "Missing argument 'MODEL"),
         ("tune zoo:tiny_cnn -o out --json --quiet", "choose one"),
         ("resume out --plain --quiet", "choose one"),
         ("tune zoo:tiny_cnn -o out --trials 0", "0 is not in the range"),
@@ -222,7 +222,7 @@ def test_ctrl_c_before_anything_has_begun(tmp_path: Path, monkeypatch: pytest.Mo
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slipstream.session.tune.load_model", pressed)
+    monkeypatch.setattr("slipstream.session.asked_models.load_model", pressed)
     done = CliRunner().invoke(main, ["tune", "zoo:tiny_cnn", "-o", str(tmp_path / "out")])
     assert done.exit_code == 130
     assert "interrupted; nothing was changed" in done.stderr

@@ -58,6 +58,22 @@ def _text(snapshot: Snapshot, width: int = 100, height: int = 30, **options: Any
     return "\n".join(line.plain.rstrip() for line in frame(snapshot, width, height, **options))
 
 
+@pytest.mark.parametrize("models", [2, 40])
+def test_the_picture_has_a_line_for_each_model_that_there_is_room_for(models: int) -> None:
+    snapshot = _tuned(5)
+    snapshot.phase = "tune"
+    snapshot.calls = {f"net{n}": {row.key: 1 for row in snapshot.operators} for n in range(models)}
+    snapshot.weights = dict.fromkeys(snapshot.calls, 1) | {"net0": 3}
+    for width, height in _SIZES:
+        lines = frame(snapshot, width, height)
+        assert len(lines) <= height
+        assert all(line.cell_len <= width for line in lines)
+    text = _text(snapshot)
+    assert re.search(r"^net0 +\S+ .?s  [\d.]+x as fast  weight 3$", text, re.MULTILINE)
+    assert "net1 " in text
+    assert (f"... and {models - 4} more" in text) == (models > 5)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.cli.model_arguments import read_models
 from slipstream.cli.options import parse_constants, parse_shapes
 from slipstream.cli.tune import tune_command
 from slipstream.report.command import reproduce
@@ -39,7 +40,7 @@ def test_the_command_makes_the_same_settings(chosen: dict[str, Any]) -> None:
     words = shlex.split(text)
     assert words[:2] == ["slipstream", "tune"]
     given = tune_command.make_context("tune", words[2:]).params
-    assert given["model"] == "/a b/model.onnx"
+    assert given["models"] == ("/a b/model.onnx",)
     assert Budget.of(given["budget"], given["trials"], given["until_latency"]) == Budget(90.0, 500, 0.02)
     assert (parse_shapes(given["shapes"]), parse_constants(given["constants"])) == (
         {"x": [1, 3, 8, 8]},
@@ -48,6 +49,23 @@ def test_the_command_makes_the_same_settings(chosen: dict[str, Any]) -> None:
     names = ("preset", "effort", "scheduler", "search", "cost", "seed", "deterministic")
     assert make_settings(**{name: given[name] for name in names}) == settings
     assert given["threads"] == 2
+
+
+def test_several_models_with_what_is_theirs() -> None:
+    models = [
+        {"name": "bert", "source": "/b/model.onnx", "weight": 3, "load": {"shapes": {"ids": [1, 8]}}},
+        {"name": "tiny_cnn", "source": "zoo:tiny_cnn", "weight": 1, "load": {"constants": {"rate": 2}}},
+    ]
+    options = {"settings": Settings().to_json(), "target": "cpu", "models": models}
+    given = tune_command.make_context("tune", shlex.split(reproduce(options, {}))[2:]).params
+    own = read_models(*(given[name] for name in ("models", "weights", "shapes", "constants", "input_data")))
+    assert own[0] == {"bert": "/b/model.onnx", "tiny_cnn": "zoo:tiny_cnn"}
+    expected = {"weights": {"bert": 3}, "shapes": {"bert": {"ids": [1, 8]}}, "constants": {"tiny_cnn": {"rate": 2}}}
+    assert {name: value for name, value in own[1].items() if value} == expected
+    python: dict[str, Any] = {}
+    text = reproduce({**options, "settings": Settings(slot_trials=5).to_json()}, {})
+    exec(text, {"slipstream": type("api", (), {"tune": staticmethod(lambda *a, **k: python.update(k, args=a))})})
+    assert python == {"args": (own[0], "DIR"), "settings": {"slot_trials": 5}, **expected}
 
 
 def test_what_the_command_line_cannot_say_is_python() -> None:

@@ -137,7 +137,7 @@ def test_it_needs_no_tvm_and_leaves_the_store_alone(tuned: Any) -> None:
 def test_a_benchmark_counts_until_the_model_is_compiled_anew(tuned: Any, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tuned[0].directory, copy)
-    kept = {"model": _manifest_digest(copy), "measured_at": 1.0, "threads": 2, "timings": [], "ratios": []}
+    kept = {"model": _manifest_digest(copy / "model"), "measured_at": 1.0, "threads": 2, "timings": [], "ratios": []}
     (copy / FILE_NAME).write_text(json.dumps(kept))
     assert session_structure(copy)["headline"]["bench"]["threads"] == 2
     (copy / "model" / "manifest.json").write_text("{}")

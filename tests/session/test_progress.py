@@ -47,6 +47,13 @@ def test_the_line() -> None:
     assert progress_line(done) == "2:13  28.41 ms, 1.41x as fast, 312 trials, nothing more likely"
 
 
+def test_the_line_of_several_models() -> None:
+    several = snapshot(calls={"net <1>": {"a": 2}, "other": {"b": 1}}, weights={"net <1>": 3, "other": 1}, left=None)
+    expected = " 44%|████▍     | 2:13<2:47  28.41 ms (net <1> 2.00 ms, other 1.00 s), 1.41x as fast, 312 trials"
+    assert progress_line(several) == expected
+    assert "<div>net &lt;1&gt;: 2.00 ms, 2.00x</div>" in picture(several, [])
+
+
 def test_a_log_gets_few_lines_and_all_that_matters() -> None:
     lines: list[str] = []
     view = ProgressLines(lines.append)

@@ -38,15 +38,15 @@ function figuresOf(data) {
   const figures = [
     figure("Operators, untuned", latency(head.start), "sum of their default programs"),
     figure("Operators, tuned", latency(head.latency), head.latency ? `${times(head.start, head.latency)} as fast` : "not all timed yet", true),
-    figure(data.shapes && data.shapes.length ? "All shapes" : "Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
+    figure(data.session.models.length ? "All models" : data.shapes && data.shapes.length ? "All shapes" : "Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
   ];
-  return data.shapes && data.shapes.some((row) => row.ratios.length) ? figures : [...figures, ...benchFigures(head)];
+  return data.shapes && data.shapes.some((row) => row.ratios.length) ? figures : [...figures, ...benchFigures(data)];
 }
 
-function benchFigures(head) {
+function benchFigures({ headline: head, session }) {
   const ratios = (head.bench && head.bench.ratios) || [];
   if (!ratios.length) {
-    return [figure("Against ONNX Runtime", UNKNOWN, "slipstream bench DIR --against onnxruntime fills this in")];
+    return [figure("Against ONNX Runtime", UNKNOWN, `slipstream bench ${session.models.length ? "DIR/NAME" : "DIR"} --against onnxruntime fills this in`)];
   }
   return ratios.map((ratio) => {
     const theirs = head.bench.timings.find((t) => t.name === ratio.against), ours = head.bench.timings[0];

@@ -40,7 +40,7 @@ function operatorsSection() {
     const value = (n) => column.of(state.data.operators[n]);
     const sign = state.down ? -1 : 1;
     return state.data.operators.map((_, n) => n)
-      .filter((n) => words.every((word) => state.data.operators[n].name.toLowerCase().includes(word) || state.data.operators[n].key.startsWith(word)))
+      .filter((n) => words.every((word) => matches(state.data.operators[n], word)))
       .sort((a, b) => {
         const [x, y] = [value(a), value(b)];
         if (x === null || y === null) return (x === null) - (y === null);
@@ -87,10 +87,15 @@ function operatorsSection() {
   return { node, update, redraw: () => state.data && fill(), open: (n) => { state.open = n; filter.value = ""; fill(); node.scrollIntoView(); } };
 }
 
+function matches({ name, key, callers }, word) {
+  return key.startsWith(word) || [name, ...callers].some((text) => text.toLowerCase().includes(word));
+}
+
 function operatorDetail(data, n) {
   const operator = data.operators[n];
   const plot = el("div", { class: "plot", id: "operator-plot", role: "img", "aria-label": `Trials of ${operator.name}: best ${latency(operator.best)} after ${some(operator.trials, "trial")}` });
   return el("div", { class: "two" },
+    operator.callers.length ? el("p", { class: "say full" }, `In ${operator.callers.join(", ")}.`) : null,
     el("div", {}, el("h3", {}, "Its trials"), plot,
       el("p", { class: "say" }, "Line: best so far. Dots: trials; a cross at the bottom edge failed. Boxes: forecast of the best time at the end of a slot (90 % interval), recomputed from the data at its start; the line in a box is the mean.")),
     el("div", {}, el("h3", {}, "Its program"), programOf(data, n)),
