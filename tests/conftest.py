@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import slipstream
 from slipstream.machine import speed
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
+from tests.postgres import Server, server_programs
 
 # Half the time of an import; and TVM's script parser looks through all modules, of which PyTorch has thousands.
 import_tvm_without_torch()
@@ -155,6 +156,27 @@ def embedding_model() -> onnx.ModelProto:
         [table],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One server for all tests that are marked `xdist_group("postgres")`, which one worker runs."""
+    yield from _postgres_server()
+
+
+@pytest.fixture(scope="session")
+def restarted_postgres() -> Iterator[Server]:
+    """Another that tests stop and start: with few databases that takes little time."""
+    yield from _postgres_server()
+
+
+def _postgres_server() -> Iterator[Server]:
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL server is installed (Debian's package is postgresql)")
+    server = Server(programs)
+    yield server
+    server.remove()
 
 
 @pytest.fixture

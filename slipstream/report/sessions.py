@@ -15,7 +15,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.report.view import SessionView
 from slipstream.session.benchmark import FILE_NAME as BENCHMARK
 from slipstream.session.directory import SESSION, SessionDirectory
-from slipstream.store.ownership import is_owned
+from slipstream.store.opening import file_stamp, revision
 
 LOOK_S = 0.5  # how often the disk is looked at, however many ask
 _FORECASTS = 24  # new ones a reading; the others come with the next
@@ -137,14 +137,6 @@ def _summary(structure: dict[str, Any]) -> dict[str, Any]:
 
 def _revision(known: _Known) -> str:
     """Changes with every commit to the store, with its owner, and when forecasts are still to come."""
-    store, folder = known.directory.store, known.directory.path
-    files = (store, store.with_name(f"{store.name}-wal"), folder / BENCHMARK, known.directory.model / "manifest.json")
-    return "-".join([*map(_stamp, files), str(int(is_owned(store, known.directory.session))), str(known.rounds)])
-
-
-def _stamp(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError:
-        return "0"
-    return f"{status.st_mtime_ns:x}.{status.st_size:x}"
+    directory = known.directory
+    files = (directory.path / BENCHMARK, directory.model / "manifest.json")
+    return "-".join([revision(directory.store, directory.session), *map(file_stamp, files), str(known.rounds)])

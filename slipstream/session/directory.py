@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.artifact.directory import replace_text
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.inputs import Array
-from slipstream.store import Store
+from slipstream.store import PostgresUrl, Store, StoreLocation, store_location
 
 STORE, MODEL, SESSION, INPUTS = "store.db", "model", "session.json", "inputs.npz"
 
@@ -24,10 +24,10 @@ class SessionDirectoryError(SlipstreamError):
 
 @dataclass(frozen=True)
 class SessionDirectory:
-    """`store` is the SQLite file (shared ones live elsewhere), `session` its id there."""
+    """`store` is the SQLite file (shared ones live elsewhere) or a PostgreSQL database, `session` its id there."""
 
     path: Path
-    store: Path
+    store: StoreLocation
     session: str
 
     @property
@@ -51,9 +51,10 @@ class SessionDirectory:
             raise SessionDirectoryError(f"{self.path / INPUTS} is damaged ({error}): put it back") from error
 
     def write(self) -> None:
-        inside = self.store.is_relative_to(self.path)
-        store = str(self.store.relative_to(self.path)) if inside else str(self.store)
-        text = json.dumps({"format": 1, "store": store, "session": self.session}, indent=1) + "\n"
+        store = self.store  # of a URL, all but the password is written
+        if isinstance(store, Path) and store.is_relative_to(self.path):
+            store = store.relative_to(self.path)
+        text = json.dumps({"format": 1, "store": str(store), "session": self.session}, indent=1) + "\n"
         replace_text(self.path / SESSION, text)
 
     @classmethod
@@ -66,7 +67,8 @@ class SessionDirectory:
             raise SessionDirectoryError(f"{path} is no tuning session: it has no {SESSION}")
         try:
             content = json.loads(file.read_text())
-            return cls(path, (path / content["store"]).absolute(), str(content["session"]))
+            store = store_location(content["store"])
+            return cls(path, store if isinstance(store, PostgresUrl) else path / store, str(content["session"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SessionDirectoryError(f"{file} is damaged ({error}); the store beside it is not touched") from error
 
@@ -87,6 +89,6 @@ def check_new(path: Path) -> None:
 
 
 def open_store(directory: SessionDirectory, *, read_only: bool = False) -> Store:
-    if not directory.store.exists():
+    if isinstance(directory.store, Path) and not directory.store.exists():
         raise SessionDirectoryError(f"the store {directory.store} of this session is gone: nothing can be resumed")
     return Store.open(directory.store, create=False, read_only=read_only)

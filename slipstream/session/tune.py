@@ -32,8 +32,8 @@ from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.session.show_progress import show_progress
-from slipstream.store import OperatorRecord, SessionRecord, Store
-from slipstream.store.database import check_path
+from slipstream.store import OperatorRecord, PostgresUrl, SessionRecord, Store, StoreLocation, store_location
+from slipstream.store.opening import check_location
 
 if TYPE_CHECKING:
     from slipstream.plugins import AnyCostModel, AnyMeasurer, AnyScheduler, AnySearch
@@ -63,7 +63,7 @@ def tune(
     threads: int | None = None,
     rpc: str | None = None,
     rpc_key: str | None = None,
-    store: str | Path | None = None,
+    store: str | Path | PostgresUrl | None = None,
     example_inputs: Sequence[Any] | None = None,
     shapes: Shapes | None = None,
     pad: bool = False,
@@ -76,7 +76,8 @@ def tune(
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
-    `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
+    `output` becomes the session's directory: its store (unless `store` names a shared one, a file or
+    postgresql://USER@HOST/DATABASE) and the compiled model.
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
@@ -107,8 +108,9 @@ def tune(
     check_new(output)
     check_rpc(rpc, rpc_key)
     file = lock_file(lock)
+    location = output / STORE if store is None else _absolute(store_location(store))
     if store is not None:
-        check_path(Path(store), create=True)
+        check_location(location)
     resolved = resolve_target(target, threads, dtype)
     if resolved.gpu is not None:
         chosen = choose(gpu=True)
@@ -145,7 +147,7 @@ def tune(
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with (
         show_progress(progress) as views,
-        _new_session(output, store, loaded, prepared, hardware, options) as (directory, opened),
+        _new_session(output, location, loaded, prepared, hardware, options) as (directory, opened),
     ):
         watcher = _with_messages(_broadcast([*callbacks, *views]), messages)
         directory.keep_inputs(input_data)
@@ -301,7 +303,7 @@ def _prepare(model: Model, target: Target) -> tuple[tuple[Any, ...], list[str]]:
 @contextlib.contextmanager
 def _new_session(
     output: Path,
-    store: str | Path | None,
+    store: StoreLocation,
     model: Model,
     prepared: Sequence[Any],
     described: dict[str, Any],
@@ -312,8 +314,7 @@ def _new_session(
 
     operators = extract_operators(*prepared)
     output.mkdir(parents=True, exist_ok=True)
-    path = Path(store).absolute() if store is not None else output / STORE
-    with Store.open(path) as opened:
+    with Store.open(store) as opened:
         hardware = opened.add_hardware(described)
         opened.add_model(model.fingerprint, model.name, model.source)
         opened.add_operators(
@@ -321,10 +322,14 @@ def _new_session(
             for o in operators
         )
         session = opened.create_session(model.fingerprint, hardware, options, {o.key: o.weight for o in operators})
-        directory = SessionDirectory(output, path, session)
+        directory = SessionDirectory(output, store, session)
         with opened.own(session):
             directory.write()
             yield directory, opened
+
+
+def _absolute(store: StoreLocation) -> StoreLocation:
+    return store.absolute() if isinstance(store, Path) else store
 
 
 def _load_again(

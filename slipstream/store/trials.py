@@ -6,10 +6,9 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import Any
 
-from slipstream.store.catalogue import id_of, program_digest, program_id
+from slipstream.store.catalogue import id_of, program_digest, program_ids
 from slipstream.store.database import Database
 from slipstream.store.records import ProgramRecord, TrialRecord
 
@@ -64,13 +63,18 @@ class Trials:
 
     def top(self, operator: str, hardware: str, count: int) -> list[TrialRecord]:
         """The fastest trials of `count` different programs on that very hardware, fastest first."""
-        fastest: dict[int, int] = {}
-        with closing(self._db.stream(RANKED, (hardware, operator))) as ranked:
+        limit = 2 * count
+        while True:
+            ranked = self._db.rows(f"{RANKED} LIMIT ?", (hardware, operator, limit))
+            fastest: dict[int, int] = {}
             for trial, program in ranked:
-                if len(fastest) >= count:
-                    break
                 fastest.setdefault(program, trial)
-        return [record for trial in fastest.values() for record in _fetch(self._db, [trial])]
+            if len(fastest) >= count or len(ranked) < limit:
+                break
+            limit *= 4  # some programs were measured often
+        chosen = [*fastest.values()][:count]
+        records = {record.id: record for record in _fetch(self._db, chosen)}
+        return [records[trial] for trial in chosen]
 
     def trials(
         self, *, operator: str | None = None, hardware: str | None = None, session: str | None = None
@@ -117,10 +121,10 @@ class Trials:
 
 
 def _append(db: Database, trial: TrialRecord) -> int:
-    program, operator = program_id(db, trial.operator, trial.program)
+    (program,), operator = program_ids(db, trial.operator, [trial.program])
     session = None if trial.session is None else id_of(db, "session", trial.session)
     median = trial.median
-    return db.execute(
+    return db.insert(
         _INSERT,
         (
             operator,
@@ -152,6 +156,8 @@ def _storable(message: str) -> str:
 
 
 def _fetch(db: Database, ids: list[int]) -> list[TrialRecord]:
+    if not ids:
+        return []
     places = ", ".join("?" * len(ids))
     return [_record(row) for row in db.rows(f"{_SELECT} WHERE trial.id IN ({places}) ORDER BY trial.id", ids)]
 
