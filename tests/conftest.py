@@ -159,24 +159,21 @@ def embedding_model() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """One server for all tests that are marked `xdist_group("postgres")`, which one worker runs."""
-    yield from _postgres_server()
-
-
-@pytest.fixture(scope="session")
-def restarted_postgres() -> Iterator[Server]:
-    """Another that tests stop and start: with few databases that takes little time."""
-    yield from _postgres_server()
-
-
-def _postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[Server]:
+    """One for all tests that are marked `xdist_group("postgres")`, which one worker runs."""
     programs = server_programs()
     if programs is None:
         pytest.skip("no PostgreSQL server is installed (Debian's package is postgresql)")
     server = Server(programs)
     yield server
     server.remove()
+
+
+@pytest.fixture
+def postgres(postgres_server: Server) -> Iterator[Server]:
+    """A running PostgreSQL server; what a test makes in it is gone after the test."""
+    yield postgres_server
+    postgres_server.empty_databases()
 
 
 @pytest.fixture

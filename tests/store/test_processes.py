@@ -28,8 +28,8 @@ WRITER = """
 """
 
 
-def test_two_processes_create_and_write_one_store(location: StoreLocation) -> None:
-    writers = [python(WRITER, location, 100, name) for name in ("one", "two", "three")]
+def test_two_processes_create_and_write_one_store(path: Path) -> None:
+    writers = [python(WRITER, path, 100, name) for name in ("one", "two", "three")]
     try:
         for writer in writers:
             assert writer.stdout is not None
@@ -41,11 +41,11 @@ def test_two_processes_create_and_write_one_store(location: StoreLocation) -> No
     finally:
         problems = [writer.communicate(timeout=60)[1] for writer in writers]
     assert problems == ["", "", ""]
-    with Store.open(location) as store:
+    with Store.open(path) as store:
         messages = [t.message for t in store.trials()]
         assert sorted(messages) == ["one"] * 100 + ["three"] * 100 + ["two"] * 100
         assert store.database.rows("SELECT count(*) FROM program") == [(100,)]
-    assert find_problems(location) == []
+    assert find_problems(path) == []
 
 
 def test_a_trial_survives_kill_9_of_its_process(location: StoreLocation) -> None:

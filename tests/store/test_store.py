@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.store import ProgramRecord, Store, StoreError, StoreLocation, TrialRecord
@@ -63,18 +63,21 @@ _trials = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(_trials, max_size=6))
-def test_any_trial_survives_the_round_trip(location: StoreLocation, records: list[TrialRecord]) -> None:
+def test_any_trial_survives_the_round_trip(location: StoreLocation) -> None:
     store, hardware = filled(location)
-    records = [dataclasses.replace(record, hardware=hardware) for record in records]
-    with store:
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(_trials, max_size=6))
+    def check(records: list[TrialRecord]) -> None:
+        records = [dataclasses.replace(record, hardware=hardware) for record in records]
         before = sum(1 for _ in store.trials())
         store.append_trials(records)
         back = list(store.trials())[before:]
+        assert [dataclasses.replace(record, id=None) for record in back] == records
+        assert [record.median for record in back] == [record.median for record in records]
         assert all(store.is_known(record) for record in records)
-    assert [dataclasses.replace(record, id=None) for record in back] == records
-    assert [record.median for record in back] == [record.median for record in records]
+
+    check()
 
 
 def test_the_best_is_found_by_an_index_alone(path: Path) -> None:
