@@ -72,7 +72,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     largest = max((data[part] for part in data if part != POSTGRES), key=lambda result: result["trials"])
     times = {f"{call} ms": f"{timing['median']:.2f}" for call, timing in largest["milliseconds"].items()}
     recorded = {
-        f"{name}, ms a trial": f"{result['milliseconds'][_SLOT]['median']:.1f}"
+        f"{name} ms a trial": f"{result['milliseconds'][_SLOT]['median']:.1f}"
         for name, result in data.get(POSTGRES, {}).items()
     }
     return {"trials": f"{largest['trials']:,}", "MB": f"{largest['megabytes']:.0f}", **times, **recorded}

@@ -107,20 +107,24 @@ def _operator_record(row: tuple[Any, ...]) -> OperatorRecord:
     )
 
 
-def program_ids(db: Database, operator_key: str, programs: Sequence[ProgramRecord]) -> tuple[list[int], int]:
-    """The rows of an operator's programs, made if they are new, and its own. A sketch may come before its text."""
-    operator_id = id_of(db, "operator", operator_key)
-    names = [program_digest(operator_key, program.sketch, program.decisions) for program in programs]
+def program_ids(db: Database, programs: Sequence[tuple[str, ProgramRecord]]) -> list[int]:
+    """The rows of programs, given with the keys of their operators; made if they are new. A sketch may come before its
+    text.
+    """
+    names = [program_digest(key, program.sketch, program.decisions) for key, program in programs]
     found = _known_programs(db, names)
-    if new := {name: program for name, program in zip(names, programs, strict=True) if name not in found}:
+    if new := {name: both for name, both in zip(names, programs, strict=True) if name not in found}:
         db.lock_catalogue()
         # Another process may have added one meanwhile.
         db.execute_many(
             "INSERT INTO program (digest, operator, sketch, decisions) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            [(name, operator_id, _sketch_id(db, one.sketch), one.decisions) for name, one in new.items()],
+            [
+                (name, id_of(db, "operator", key), _sketch_id(db, program.sketch), program.decisions)
+                for name, (key, program) in new.items()
+            ],
         )
         found |= _known_programs(db, list(new))
-    return [found[name] for name in names], operator_id
+    return [found[name] for name in names]
 
 
 def _known_programs(db: Database, names: Sequence[bytes]) -> dict[bytes, int]:

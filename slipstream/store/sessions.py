@@ -105,7 +105,7 @@ class Sessions:
                 "INSERT INTO slot VALUES (?, ?, ?, ?, ?, 0, '{}')",
                 (row, slot, id_of(db, "operator", operator), search_seconds, json.dumps(note)),
             )
-            numbers, _ = program_ids(db, operator, programs)
+            numbers = program_ids(db, [(operator, program) for program in programs])
             db.execute_many(
                 "INSERT INTO slot_program VALUES (?, ?, ?, ?, ?)",
                 [(row, slot, place, numbers[place], program.origin) for place, program in enumerate(programs)],

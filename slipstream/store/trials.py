@@ -6,6 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from slipstream.store.catalogue import id_of, program_digest, program_ids
@@ -50,13 +51,14 @@ class Trials:
     def append_trial(self, trial: TrialRecord) -> int:
         """Its id, once it is on the disk."""
         with self._db.transaction():
-            return _append(self._db, trial)
+            return self._db.insert(_INSERT, *_rows(self._db, [trial]))
 
     def append_trials(self, records: Iterable[TrialRecord]) -> None:
         """All of them or, if one is refused, none."""
+        left = iter(records)
         with self._db.transaction():
-            for record in records:
-                _append(self._db, record)
+            while part := list(islice(left, _PAGE)):
+                self._db.execute_many(_INSERT, _rows(self._db, part))
 
     def best(self, operator: str, hardware: str) -> TrialRecord | None:
         return next(iter(self.top(operator, hardware, 1)), None)
@@ -120,33 +122,34 @@ class Trials:
         return row is not None
 
 
-def _append(db: Database, trial: TrialRecord) -> int:
-    (program,), operator = program_ids(db, trial.operator, [trial.program])
-    session = None if trial.session is None else id_of(db, "session", trial.session)
+def _rows(db: Database, trials: list[TrialRecord]) -> list[tuple[Any, ...]]:
+    """The columns of `_INSERT`; programs that are new are added."""
+    numbers = program_ids(db, [(trial.operator, trial.program) for trial in trials])
+    return [_row(db, trial, number) for trial, number in zip(trials, numbers, strict=True)]
+
+
+def _row(db: Database, trial: TrialRecord, program: int) -> tuple[Any, ...]:
     median = trial.median
-    return db.insert(
-        _INSERT,
-        (
-            operator,
-            id_of(db, "hardware", trial.hardware),
-            program,
-            trial.program.origin,
-            median if math.isfinite(median) else None,
-            pack_samples(trial.samples),
-            trial.failure,
-            _storable(trial.message),
-            trial.stopped_early,
-            trial.noisy,
-            trial.verified,
-            trial.duplicate,
-            trial.build_seconds,
-            trial.run_seconds,
-            trial.overhead_seconds,
-            trial.measured_at,
-            session,
-            trial.slot,
-            trial.position,
-        ),
+    return (
+        id_of(db, "operator", trial.operator),
+        id_of(db, "hardware", trial.hardware),
+        program,
+        trial.program.origin,
+        median if math.isfinite(median) else None,
+        pack_samples(trial.samples),
+        trial.failure,
+        _storable(trial.message),
+        trial.stopped_early,
+        trial.noisy,
+        trial.verified,
+        trial.duplicate,
+        trial.build_seconds,
+        trial.run_seconds,
+        trial.overhead_seconds,
+        trial.measured_at,
+        None if trial.session is None else id_of(db, "session", trial.session),
+        trial.slot,
+        trial.position,
     )
 
 
