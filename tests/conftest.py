@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import slipstream
 from slipstream.machine import speed
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
+from tests.postgres import Server, server_programs
 
 # Half the time of an import; and TVM's script parser looks through all modules, of which PyTorch has thousands.
 import_tvm_without_torch()
@@ -155,6 +156,24 @@ def embedding_model() -> onnx.ModelProto:
         [table],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """One for all tests that are marked `xdist_group("postgres")`, which one worker runs."""
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL server is installed (Debian's package is postgresql)")
+    server = Server(programs)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(postgres_server: Server) -> Iterator[Server]:
+    """A running PostgreSQL server; what a test makes in it is gone after the test."""
+    yield postgres_server
+    postgres_server.empty_databases()
 
 
 @pytest.fixture

@@ -27,6 +27,28 @@ class ModelArgument(click.types.StringParamType):
         return [*named, CompletionItem(incomplete, type="file")]
 
 
+class StoreParameter(click.Path):
+    """A store's file, a PostgreSQL URL, or a session's directory, which has its store inside or says where it is."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from slipstream.store import StoreError, store_location
+
+        try:
+            location = store_location(value)
+        except StoreError as error:
+            self.fail(str(error), param, ctx)
+        if not isinstance(location, Path) or not location.is_dir():
+            return location
+        if (location / "session.json").is_file() and not (location / "store.db").exists():
+            from slipstream.session.directory import SessionDirectory
+
+            return SessionDirectory.read(location).store
+        return location / "store.db" if (location / "store.db").exists() else location
+
+
 shape_option = click.option(
     "--shape",
     "shapes",

@@ -8,26 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slipstream.cli.errors import one_line_errors
+from slipstream.cli.options import StoreParameter
 
 if TYPE_CHECKING:
-    from slipstream.store import OperatorRecord, Store
+    from slipstream.store import OperatorRecord, Store, StoreLocation
     from slipstream.store.metaschedule import Transferred
 
 _SHOWN = 8
 
 
-class StorePath(click.Path):
-    """A store's file, or a session's directory, which has it under `store.db`."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(str(super().convert(value, param, ctx)))
-        return path / "store.db" if path.is_dir() and (path / "store.db").exists() else path
-
-
-path_argument = click.argument("path", type=StorePath())
+path_argument = click.argument("path", type=StoreParameter())
 hardware_option = click.option("--hardware", metavar="DIGEST", help="Hardware by its digest, or how that begins.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -36,7 +26,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def store() -> None:
     """Show and maintain the measurements stored by tuning sessions.
 
-    PATH is a store, or the directory of a session.
+    PATH is a store's file, the directory of a session, or postgresql://USER@HOST/DATABASE.
     """
 
 
@@ -44,7 +34,7 @@ def store() -> None:
 @path_argument
 @json_option
 @one_line_errors
-def stats(path: Path, as_json: bool) -> None:
+def stats(path: StoreLocation, as_json: bool) -> None:
     """Count what the store at PATH holds."""
     import json
 
@@ -79,7 +69,7 @@ def stats(path: Path, as_json: bool) -> None:
 @hardware_option
 @click.option("--count", type=click.IntRange(min=1), default=5, show_default=True, help="Programs to show of KEY.")
 @one_line_errors
-def show(path: Path, key: str | None, hardware: str | None, count: int) -> None:
+def show(path: StoreLocation, key: str | None, hardware: str | None, count: int) -> None:
     """List the operators with their best times, or the best programs of the operator KEY (or how it begins)."""
     from slipstream.store import Store
 
@@ -93,9 +83,9 @@ def show(path: Path, key: str | None, hardware: str | None, count: int) -> None:
 
 @store.command()
 @path_argument
-@click.argument("others", type=StorePath(), nargs=-1, required=True)
+@click.argument("others", type=StoreParameter(), nargs=-1, required=True)
 @one_line_errors
-def merge(path: Path, others: tuple[Path, ...]) -> None:
+def merge(path: StoreLocation, others: tuple[StoreLocation, ...]) -> None:
     """Add the trials of OTHERS to the store at PATH, which is created if missing. No trial is added twice."""
     from slipstream.store import Store
     from slipstream.store.merge import merge as merge_stores
@@ -113,7 +103,7 @@ def merge(path: Path, others: tuple[Path, ...]) -> None:
 @click.option("--keep", type=click.IntRange(min=1), required=True, help="Programs to keep per operator and hardware.")
 @click.option("--yes", is_flag=True, help="Do it; without this, only say what would go.")
 @one_line_errors
-def prune(path: Path, keep: int, yes: bool) -> None:
+def prune(path: StoreLocation, keep: int, yes: bool) -> None:
     """Remove trials of no session beyond the best programs of each operator, and make the file smaller.
 
     Trials of sessions stay: their status and report need all of them.
@@ -134,13 +124,15 @@ def prune(path: Path, keep: int, yes: bool) -> None:
 @path_argument
 @click.option("--salvage", "output", type=click.Path(path_type=Path), metavar="NEW", help="Save what can be read.")
 @one_line_errors
-def check(path: Path, output: Path | None) -> None:
+def check(path: StoreLocation, output: Path | None) -> None:
     """Check that the store at PATH is whole, and save what can be saved if it is not."""
-    from slipstream.store import StoreDamagedError
+    from slipstream.store import StoreDamagedError, StoreError
     from slipstream.store.check import find_problems
     from slipstream.store.salvage import salvage
 
     if output is not None:
+        if not isinstance(path, Path):
+            raise StoreError(f"{path} is no file to salvage: 'slipstream store merge {output} {path}' copies it")
         saved = salvage(path, output)
         rows = ", ".join(f"{count} {table}" for table, count in saved.rows.items() if count)
         click.echo(f"{output}: {rows or 'nothing could be read'}; {saved.dropped} rows left out that made no sense")
@@ -148,7 +140,10 @@ def check(path: Path, output: Path | None) -> None:
     if problems := find_problems(path):
         for problem in problems[:_SHOWN]:
             click.echo(problem)
-        raise StoreDamagedError(f"{path} is damaged: 'slipstream store check {path} --salvage NEW' saves what it can")
+        remedy = f"'slipstream store check {path} --salvage NEW' saves what it can"
+        if not isinstance(path, Path):
+            remedy = "repair the server's settings, or restore its backup"
+        raise StoreDamagedError(f"{path} is damaged: {remedy}")
     click.echo(f"{path} is whole")
 
 
@@ -157,7 +152,7 @@ def check(path: Path, output: Path | None) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @hardware_option
 @one_line_errors
-def export(path: Path, directory: Path, hardware: str | None) -> None:
+def export(path: StoreLocation, directory: Path, hardware: str | None) -> None:
     """Write the trials of one piece of hardware to DIRECTORY as a MetaSchedule JSON database."""
     from slipstream.store import Store
     from slipstream.store.metaschedule import export_metaschedule
@@ -180,7 +175,7 @@ def export(path: Path, directory: Path, hardware: str | None) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @hardware_option
 @one_line_errors
-def import_command(path: Path, directory: Path, hardware: str | None) -> None:
+def import_command(path: StoreLocation, directory: Path, hardware: str | None) -> None:
     """Add the MetaSchedule JSON database in DIRECTORY to the store at PATH.
 
     A database does not say which machine it was made on. Its records become those of no known machine, unless
@@ -281,7 +276,9 @@ def _the_hardware(opened: Store, prefix: str | None) -> str:
         return _hardware(opened, prefix)
     known = _all_hardware(opened)
     if len(known) != 1:
-        raise StoreError(f"{opened.path} holds {len(known)} pieces of hardware: choose with --hardware{_list(known)}")
+        raise StoreError(
+            f"{opened.location} holds {len(known)} pieces of hardware: choose with --hardware{_list(known)}"
+        )
     return known[0]
 
 

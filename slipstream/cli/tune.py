@@ -15,6 +15,7 @@ from slipstream.cli.errors import INTERRUPTED, fail, one_line_errors
 from slipstream.cli.model_arguments import models_argument, own_options, read_models
 from slipstream.cli.options import (
     CHOICES,
+    StoreParameter,
     dtype_option,
     pad_option,
     partition_option,
@@ -94,7 +95,12 @@ class _TuneCommand(click.Command):
 @click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what each is worth: see below.")
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
-@click.option("--store", type=click.Path(path_type=Path), help="A store to share with other sessions.")
+@click.option(
+    "--store",
+    type=StoreParameter(),
+    metavar="FILE|URL",
+    help="A store to share with other sessions: a file, or postgresql://USER@HOST/DATABASE.",
+)
 @_lock_option
 @_serve_option
 @rpc_options
@@ -221,6 +227,7 @@ def _live_page(directory: Path, wanted: bool) -> Iterator[None]:
 def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_page: bool, lock: Path | None) -> None:
     """Run a session with a view of its progress, then print the result."""
     from slipstream.cli.tune_view import make_view
+    from slipstream.store import StoreUnreachableError
 
     try:
         with _live_page(directory, live_page), make_view(mode) as view:
@@ -232,6 +239,12 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
             raise  # nothing has begun
         message = f"interrupted; everything measured is kept: slipstream resume {directory} goes on"
         fail(message, INTERRUPTED, "", debug=False)
+    except StoreUnreachableError as error:
+        from slipstream.session.directory import SESSION
+
+        if not (directory / SESSION).exists():
+            raise
+        raise StoreUnreachableError(f"{error}: slipstream resume {directory}") from error
     if mode == "json":
         return
     from rich.console import Console

@@ -15,7 +15,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.report.view import SessionView
 from slipstream.session.benchmark import benchmark_file
 from slipstream.session.directory import SESSION, SessionDirectory
-from slipstream.store.ownership import is_owned
+from slipstream.store.opening import file_stamp, revision
 
 LOOK_S = 0.5  # how often the disk is looked at, however many ask
 _FORECASTS = 24  # new ones a reading; the others come with the next
@@ -137,16 +137,7 @@ def _summary(structure: dict[str, Any]) -> dict[str, Any]:
 
 def _revision(known: _Known) -> str:
     """Changes with every commit to the store, with its owner, and when forecasts are still to come."""
-    directory, store = known.directory, known.directory.store
-    files = [store, store.with_name(f"{store.name}-wal")]
-    files += [benchmark_file(directory, model) for model in directory.models or ("",)]
+    directory = known.directory
+    files = [benchmark_file(directory, model) for model in directory.models or ("",)]
     files += [artifact / "manifest.json" for artifact in directory.artifacts]
-    return "-".join([*map(_stamp, files), str(int(is_owned(store, known.directory.session))), str(known.rounds)])
-
-
-def _stamp(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError:
-        return "0"
-    return f"{status.st_mtime_ns:x}.{status.st_size:x}"
+    return "-".join([revision(directory.store, directory.session), *map(file_stamp, files), str(known.rounds)])

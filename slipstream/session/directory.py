@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.artifact.directory import replace_text
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.inputs import Array
-from slipstream.store import Store
+from slipstream.store import PostgresUrl, Store, StoreLocation, store_location
 
 STORE, MODEL, SESSION, INPUTS = "store.db", "model", "session.json", "inputs.npz"
 
@@ -24,12 +24,12 @@ class SessionDirectoryError(SlipstreamError):
 
 @dataclass(frozen=True)
 class SessionDirectory:
-    """`store` is the SQLite file (shared ones live elsewhere), `session` its id there. `models` are the names of
-    several models, none for a session of one.
+    """`store` is the SQLite file (shared ones live elsewhere) or a PostgreSQL database, `session` its id there.
+    `models` are the names of several models, none for a session of one.
     """
 
     path: Path
-    store: Path
+    store: StoreLocation
     session: str
     models: tuple[str, ...] = ()
 
@@ -66,12 +66,10 @@ class SessionDirectory:
         return self.path / own_file(INPUTS, model)
 
     def write(self) -> None:
-        inside = self.store.is_relative_to(self.path)
-        content: dict[str, object] = {
-            "format": 1,
-            "store": str(self.store.relative_to(self.path)) if inside else str(self.store),
-            "session": self.session,
-        }
+        store = self.store  # of a URL, all but the password is written
+        if isinstance(store, Path) and store.is_relative_to(self.path):
+            store = store.relative_to(self.path)
+        content: dict[str, object] = {"format": 1, "store": str(store), "session": self.session}
         if self.models:
             content["models"] = list(self.models)
         replace_text(self.path / SESSION, json.dumps(content, indent=1) + "\n")
@@ -87,7 +85,9 @@ class SessionDirectory:
         try:
             content = json.loads(file.read_text())
             models = tuple(map(str, content.get("models", ())))
-            return cls(path, (path / content["store"]).absolute(), str(content["session"]), models)
+            store = store_location(content["store"])
+            place = store if isinstance(store, PostgresUrl) else path / store
+            return cls(path, place, str(content["session"]), models)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SessionDirectoryError(f"{file} is damaged ({error}); the store beside it is not touched") from error
 
@@ -114,6 +114,6 @@ def check_new(path: Path) -> None:
 
 
 def open_store(directory: SessionDirectory, *, read_only: bool = False) -> Store:
-    if not directory.store.exists():
+    if isinstance(directory.store, Path) and not directory.store.exists():
         raise SessionDirectoryError(f"the store {directory.store} of this session is gone: nothing can be resumed")
     return Store.open(directory.store, create=False, read_only=read_only)

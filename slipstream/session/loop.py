@@ -94,7 +94,9 @@ class Session:
         snapshot.operators = [operator.row for operator in self.history.operators.values()]
         kinds = {key: trials.operator.kinds for key, trials in operators.items()}
         self._counterparts = counterparts(snapshot.calls, kinds)
-        self._importance = importance(snapshot.calls, {key: o.flops for key, o in self.history.operators.items()})
+        flops = {key: operator.flops for key, operator in self.history.operators.items()}
+        # Of several models, how much each counts is for their user to say.
+        self._importance = {} if snapshot.weights else importance(snapshot.calls, flops)
         self._open: dict[int, _OpenSlot] = {}
         self._proposal: Proposal | None = None
         self._states: dict[str, tuple[int, OperatorState]] = {}

@@ -27,8 +27,8 @@ from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.session.show_progress import show_progress
-from slipstream.store import OperatorRecord, SessionRecord, Store
-from slipstream.store.database import check_path
+from slipstream.store import OperatorRecord, PostgresUrl, SessionRecord, Store, StoreLocation, store_location
+from slipstream.store.opening import check_location
 
 if TYPE_CHECKING:
     from slipstream.frontends.inputs import Array
@@ -60,7 +60,7 @@ def tune(
     threads: int | None = None,
     rpc: str | None = None,
     rpc_key: str | None = None,
-    store: str | Path | None = None,
+    store: str | Path | PostgresUrl | None = None,
     weights: Mapping[str, int] | None = None,
     example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
     shapes: Shapes | Mapping[str, Shapes] | None = None,
@@ -74,7 +74,8 @@ def tune(
 ) -> TuningResult:
     """Tune `model` (anything `load_model` takes) and compile it with the best programs found.
 
-    `output` becomes the session's directory: its store (unless `store` names a shared one) and the compiled model.
+    `output` becomes the session's directory: its store (unless `store` names a shared one, a file or
+    postgresql://USER@HOST/DATABASE) and the compiled model.
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
@@ -120,8 +121,9 @@ def tune(
     check_new(output)
     check_rpc(rpc, rpc_key)
     file = lock_file(lock, folder=is_several(model))
+    location = output / STORE if store is None else _absolute(store_location(store))
     if store is not None:
-        check_path(Path(store), create=True)
+        check_location(location)
     resolved = resolve_target(target, threads, dtype)
     if resolved.gpu is not None:
         chosen = choose(gpu=True)
@@ -142,7 +144,7 @@ def tune(
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
     with (
         show_progress(progress) as views,
-        _new_session(output, store, models, hardware, options) as (directory, opened),
+        _new_session(output, location, models, hardware, options) as (directory, opened),
     ):
         watcher = _with_messages(_broadcast([*callbacks, *views]), models)
         for one in models:
@@ -275,7 +277,7 @@ def _default_measurer(rpc: str | None) -> str:
 @contextlib.contextmanager
 def _new_session(
     output: Path,
-    store: str | Path | None,
+    store: StoreLocation,
     models: Sequence[SessionModel],
     described: dict[str, Any],
     options: dict[str, Any],
@@ -284,8 +286,7 @@ def _new_session(
 
     operators, fingerprint = session_operators(models), fingerprint_of(models)
     output.mkdir(parents=True, exist_ok=True)
-    path = Path(store).absolute() if store is not None else output / STORE
-    with Store.open(path) as opened:
+    with Store.open(store) as opened:
         hardware = opened.add_hardware(described)
         opened.add_model(fingerprint, title_of(models), ", ".join(one.model.source for one in models))
         opened.add_operators(
@@ -293,10 +294,14 @@ def _new_session(
             for o in operators
         )
         session = opened.create_session(fingerprint, hardware, options, {o.key: o.weight for o in operators})
-        directory = SessionDirectory(output, path, session, tuple(one.name for one in models if one.name))
+        directory = SessionDirectory(output, store, session, tuple(one.name for one in models if one.name))
         with opened.own(session):
             directory.write()
             yield directory, opened
+
+
+def _absolute(store: StoreLocation) -> StoreLocation:
+    return store.absolute() if isinstance(store, Path) else store
 
 
 def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:

@@ -1,4 +1,4 @@
-"""What a tuner learns, kept in one SQLite file."""
+"""What a tuner learns, kept in one SQLite file or in a PostgreSQL database."""
 
 from slipstream.store.errors import (
     SessionBusyError,
@@ -7,13 +7,16 @@ from slipstream.store.errors import (
     StoreFullError,
     StoreLockedError,
     StoreReadOnlyError,
+    StoreUnreachableError,
     StoreVersionError,
 )
+from slipstream.store.location import PostgresUrl, StoreLocation, store_location
 from slipstream.store.records import OperatorRecord, ProgramRecord, SessionRecord, SlotRecord, TrialRecord
 from slipstream.store.store import Store
 
 __all__ = [
     "OperatorRecord",
+    "PostgresUrl",
     "ProgramRecord",
     "SessionBusyError",
     "SessionRecord",
@@ -22,8 +25,11 @@ __all__ = [
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
+    "StoreLocation",
     "StoreLockedError",
     "StoreReadOnlyError",
+    "StoreUnreachableError",
     "StoreVersionError",
     "TrialRecord",
+    "store_location",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slipstream.store.database import Database
@@ -13,6 +13,7 @@ from slipstream.store.errors import StoreError
 from slipstream.store.records import OperatorRecord, ProgramRecord, canonical_json, digest
 
 _PROGRAM_DIGEST_BYTES = 16
+_PAGE = 500
 _OPERATOR_COLUMNS = "key, name, kinds, flops, bytes, shapes, module"
 
 
@@ -26,6 +27,7 @@ class Catalogue:
         text = canonical_json(dict(descriptor))
         name = digest(text)
         with self._db.transaction():
+            self._db.lock_catalogue()
             self._db.execute(
                 "INSERT INTO hardware (digest, descriptor) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text)
             )
@@ -34,12 +36,15 @@ class Catalogue:
     def hardware(self, digest: str) -> dict[str, Any]:
         row = self._db.row("SELECT descriptor FROM hardware WHERE digest = ?", (digest,))
         if row is None:
-            raise StoreError(f"{self._db.path} has no hardware {digest}: 'slipstream store stats' lists what it has")
+            raise StoreError(
+                f"{self._db.location} has no hardware {digest}: 'slipstream store stats' lists what it has"
+            )
         found: dict[str, Any] = json.loads(row[0])
         return found
 
     def add_model(self, fingerprint: str, name: str, source: str) -> None:
         with self._db.transaction():
+            self._db.lock_catalogue()
             self._db.execute(
                 "INSERT INTO model (fingerprint, name, source) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (fingerprint, name, source),
@@ -47,6 +52,7 @@ class Catalogue:
 
     def add_operators(self, records: Iterable[OperatorRecord]) -> None:
         with self._db.transaction():
+            self._db.lock_catalogue()
             self._db.execute_many(
                 f"INSERT INTO operator ({_OPERATOR_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (_operator_row(record) for record in records),
@@ -64,9 +70,10 @@ class Catalogue:
 
     def add_sketch(self, digest: str, text: str) -> None:
         with self._db.transaction():
+            self._db.lock_catalogue()
             self._db.execute(
                 "INSERT INTO sketch (digest, text) VALUES (?, ?) "
-                "ON CONFLICT (digest) DO UPDATE SET text = excluded.text WHERE text IS NULL",
+                "ON CONFLICT (digest) DO UPDATE SET text = excluded.text WHERE sketch.text IS NULL",
                 (digest, zlib.compress(text.encode())),
             )
 
@@ -100,23 +107,40 @@ def _operator_record(row: tuple[Any, ...]) -> OperatorRecord:
     )
 
 
-def program_id(db: Database, operator_key: str, program: ProgramRecord) -> tuple[int, int]:
-    """The row of a program, made if it is new, and that of its operator. A sketch may come before its text."""
-    operator_id = id_of(db, "operator", operator_key)
-    name = program_digest(operator_key, program.sketch, program.decisions)
-    row = db.row("SELECT id FROM program WHERE digest = ?", (name,))
-    if row is not None:
-        return row[0], operator_id
-    new = db.execute(
-        "INSERT INTO program (digest, operator, sketch, decisions) VALUES (?, ?, ?, ?)",
-        (name, operator_id, _sketch_id(db, program.sketch), program.decisions),
-    )
-    return new, operator_id
+def program_ids(db: Database, programs: Sequence[tuple[str, ProgramRecord]]) -> list[int]:
+    """The rows of programs, given with the keys of their operators; made if they are new. A sketch may come before its
+    text.
+    """
+    names = [program_digest(key, program.sketch, program.decisions) for key, program in programs]
+    found = _known_programs(db, names)
+    if new := {name: both for name, both in zip(names, programs, strict=True) if name not in found}:
+        db.lock_catalogue()
+        # Another process may have added one meanwhile.
+        db.execute_many(
+            "INSERT INTO program (digest, operator, sketch, decisions) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            [
+                (name, id_of(db, "operator", key), _sketch_id(db, program.sketch), program.decisions)
+                for name, (key, program) in new.items()
+            ],
+        )
+        found |= _known_programs(db, list(new))
+    return [found[name] for name in names]
+
+
+def _known_programs(db: Database, names: Sequence[bytes]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for start in range(0, len(names), _PAGE):
+        part = names[start : start + _PAGE]
+        places = ", ".join("?" * len(part))
+        found |= dict(db.rows(f"SELECT digest, id FROM program WHERE digest IN ({places})", part))
+    return found
 
 
 def _sketch_id(db: Database, name: str) -> int:
-    row = db.row("SELECT id FROM sketch WHERE digest = ?", (name,))
-    return row[0] if row is not None else db.execute("INSERT INTO sketch (digest) VALUES (?)", (name,))
+    if ("sketch", name) not in db.ids:
+        db.execute("INSERT INTO sketch (digest) VALUES (?) ON CONFLICT DO NOTHING", (name,))
+        (db.ids["sketch", name],) = db.rows("SELECT id FROM sketch WHERE digest = ?", (name,))[0]
+    return db.ids["sketch", name]
 
 
 def program_digest(operator_key: str, sketch_digest: str, decisions: str) -> bytes:
@@ -136,9 +160,10 @@ _NAMES = {
 
 def id_of(db: Database, table: str, name: str) -> int:
     """The row number of something named; an error says how it should have come here."""
-    column, how = _NAMES[table]
-    row = db.row(f"SELECT id FROM {table} WHERE {column} = ?", (name,))
-    if row is None:
-        raise StoreError(f"{db.path} has no {table} {name}: {how} comes first")
-    found: int = row[0]
-    return found
+    if (table, name) not in db.ids:
+        column, how = _NAMES[table]
+        row = db.row(f"SELECT id FROM {table} WHERE {column} = ?", (name,))
+        if row is None:
+            raise StoreError(f"{db.location} has no {table} {name}: {how} comes first")
+        db.ids[table, name] = row[0]
+    return db.ids[table, name]

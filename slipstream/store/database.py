@@ -1,150 +1,118 @@
-"""The SQLite file: how it is opened, and what makes a commit durable."""
+"""What a store asks of its database, whichever kind it is. Statements are written in the dialect of SQLite."""
 
 from __future__ import annotations
 
-import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from urllib.parse import quote
 
-from slipstream.store.errors import StoreError, StoreReadOnlyError, plain_errors
-from slipstream.store.versions import create_if_empty, require_current
+from slipstream.store.location import StoreLocation
+
+Values = Sequence[Any]
 
 # How long to wait for another process's transaction; ours take milliseconds.
 BUSY_SECONDS = 30.0
 
-# The indices of a million trials are written all over; SQLite's 2 MB would have them read again and again.
-_CACHE_KIB = 64 * 1024
 
-Values = Sequence[Any]
+class Database(ABC):
+    """A connection whose errors are plain sentences and whose transactions are durable when they have ended."""
 
-
-class Database:
-    """A connection whose errors are plain sentences and whose transactions are written out before they end.
-
-    Readers see the last commit and never wait (write-ahead log). A commit is synchronised with the disk before
-    `transaction` returns, so neither killing the process nor losing power takes it back.
-    """
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self.connection = connection
-
-    @classmethod
-    def open(cls, path: Path, *, create: bool, read_only: bool) -> Database:
-        """Open a store for use, creating it where that is allowed."""
-        check_path(path, create=create and not read_only)
-        with plain_errors(path):
-            connection = connect_read_only(path) if read_only else _connect(path, "mode=rwc")
-            try:
-                if not read_only:
-                    _prepare_to_write(connection)
-                    create_if_empty(connection)
-                require_current(connection, path)
-            except BaseException:
-                connection.close()
-                raise
-        return cls(path, connection)
-
-    def close(self) -> None:
-        with plain_errors(self.path):
-            self.connection.close()
-
-    @property
-    def bytes(self) -> int:
-        """The size of the file's pages."""
-        return int(self.rows("PRAGMA page_count")[0][0]) * int(self.rows("PRAGMA page_size")[0][0])
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
+        self.ids: dict[tuple[str, str], int] = {}  # table and name -> the row, of rows that are never removed
+        self._inside = False  # a transaction
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of the block or none of it, durable when the block has ended; inside another one, part of that."""
-        if self.connection.in_transaction:
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        """All of the block or none of it, durable when the block has ended; inside another one, part of that.
+
+        Where several may write at once, `alone` keeps the others from writing meanwhile.
+        """
+        if self._inside:
             yield
             return
-        with plain_errors(self.path):
-            self.connection.execute("BEGIN IMMEDIATE")
+        with self.errors():
+            self.begin(alone)
+            self._inside = True
             try:
                 yield
-                self.connection.execute("COMMIT")
+                self.run("COMMIT")
             except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
+                self.ids.clear()
+                self.roll_back()
                 raise
+            finally:
+                self._inside = False
 
-    def execute(self, sql: str, values: Values = ()) -> int:
-        """Run one statement; the id of the row it inserted, if it did."""
-        with plain_errors(self.path):
-            return self.connection.execute(sql, values).lastrowid or 0
-
-    def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
-        with plain_errors(self.path):
-            self.connection.executemany(sql, rows)
+    def execute(self, sql: str, values: Values = ()) -> None:
+        with self.errors():
+            self.run(sql, values)
 
     def change(self, sql: str, values: Values = ()) -> int:
         """Run one statement; how many rows it changed."""
-        with plain_errors(self.path):
-            return self.connection.execute(sql, values).rowcount
+        with self.errors():
+            return int(self.run(sql, values).rowcount)
 
     def rows(self, sql: str, values: Values = ()) -> list[Any]:
-        with plain_errors(self.path):
-            return self.connection.execute(sql, values).fetchall()
+        with self.errors():
+            return list(self.run(sql, values).fetchall())
 
     def row(self, sql: str, values: Values = ()) -> Any | None:
-        with plain_errors(self.path):
-            return self.connection.execute(sql, values).fetchone()
+        with self.errors():
+            return self.run(sql, values).fetchone()
 
     def stream(self, sql: str, values: Values = ()) -> Generator[Any, None, None]:
         """Rows one at a time. Whoever stops early must close the iterator, or an old snapshot stays alive."""
-        with plain_errors(self.path):
-            yield from self.connection.execute(sql, values)
+        with self.errors():
+            yield from self.run(sql, values)
 
+    @abstractmethod
+    def run(self, sql: str, values: Values = ()) -> Any:
+        """The cursor of one statement; errors are the driver's."""
 
-def connect_read_only(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
-    """Open without ever writing, also on a read-only file system or in another user's directory.
+    @abstractmethod
+    def insert(self, sql: str, values: Values = ()) -> int:
+        """Run an INSERT of one row; its id."""
 
-    A `damaged` file is opened although its pages do not add up, to read those that are left.
-    """
-    try:
-        return _connect(path, "mode=ro", damaged)
-    except sqlite3.OperationalError as error:
-        log = path.with_name(f"{path.name}-wal")
-        kept_out = error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
-        if not kept_out or (log.exists() and log.stat().st_size):
-            raise
-        # SQLite cannot make its shared-memory file here. Without a log there is no writer, and none is needed.
-        return _connect(path, "mode=ro&immutable=1", damaged)
+    @abstractmethod
+    def execute_many(self, sql: str, rows: Iterable[Values]) -> None: ...
 
+    @abstractmethod
+    def errors(self) -> AbstractContextManager[None]:
+        """While entered, the driver's errors become one line each that says what to do."""
 
-def _prepare_to_write(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    @abstractmethod
+    def begin(self, alone: bool) -> None: ...
 
+    @abstractmethod
+    def roll_back(self) -> None:
+        """End the transaction that failed, if there still is one."""
 
-def _connect(path: Path, how: str, damaged: bool = False) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.absolute()))}?{how}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    try:
-        if damaged:
-            # The one setting under which SQLite reads a file that is shorter than its header says.
-            connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
+    @abstractmethod
+    def lock_catalogue(self) -> None:
+        """Until the transaction ends, be the only one that adds rows which sessions share, such as programs."""
 
+    @abstractmethod
+    def reclaim(self) -> None:
+        """Make the room of removed rows available."""
 
-def check_path(path: Path, *, create: bool = False) -> None:
-    """Refuse what cannot be a store, in words better than SQLite's."""
-    try:
-        if path.is_dir():
-            raise StoreError(f"{path} is a directory: give the store's file, for example {path / 'store.db'}")
-        if not path.exists() and not create:
-            raise StoreError(f"there is no store at {path}: give the store.db of a session, or tune a model first")
-        if not path.absolute().parent.is_dir():
-            raise StoreError(f"cannot create {path}: make its directory {path.absolute().parent} first")
-    except PermissionError as error:
-        raise StoreReadOnlyError(f"{path} cannot be reached: you lack permission for its directory") from error
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """How much room it takes."""
+
+    @abstractmethod
+    def is_same(self, other: Database) -> bool:
+        """Whether both are connections to one store."""
+
+    @abstractmethod
+    def own(self, session: str) -> AbstractContextManager[None]:
+        """Hold a session until the block or the process ends; SessionBusyError names whoever holds it already."""
+
+    @abstractmethod
+    def is_owned(self, session: str) -> bool:
+        """Whether some process holds the session."""
+
+    @abstractmethod
+    def close(self) -> None: ...

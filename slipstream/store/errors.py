@@ -1,4 +1,6 @@
-"""What can go wrong with a store, and the plain sentence for each thing SQLite may say."""
+"""What can go wrong with a store, and the plain sentence for each thing SQLite may say; `postgres_errors.py` has the
+sentences for PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,10 @@ class StoreVersionError(StoreError):
 
 class StoreLockedError(StoreError):
     """Another process kept the store to itself for too long."""
+
+
+class StoreUnreachableError(StoreError):
+    """The database server cannot be reached, or the connection to it was lost. What it held before is untouched."""
 
 
 class SessionBusyError(StoreError):

@@ -97,16 +97,17 @@ def import_metaschedule(
     operators = [describe(module) for module in workloads]
     added = known = skipped = 0
     reason = ""
+    read = []  # all of it before the transaction, which keeps others waiting
+    for where, line in _lines(directory / RECORDS):
+        index, trace, seconds, target = _record(line, where, len(workloads))
+        try:
+            read.append((index, *from_trace(workloads[index], trace), seconds, target))
+        except Exception as error:  # as above
+            skipped, reason = skipped + 1, reason or f"{where}: {_first_line(error)}"
     with store.database.transaction():
         store.add_operators(operators)
-        for where, line in _lines(directory / RECORDS):
-            index, trace, seconds, target = _record(line, where, len(workloads))
+        for index, text, decisions, seconds, target in read:
             machine = hardware or store.add_hardware({"source": "MetaSchedule", "target": target})
-            try:
-                text, decisions = from_trace(workloads[index], trace)
-            except Exception as error:  # as above
-                skipped, reason = skipped + 1, reason or f"{where}: {_first_line(error)}"
-                continue
             program = ProgramRecord(sketch_digest(text), decisions, "metaschedule")
             trial = _trial(operators[index].key, machine, program, seconds)
             if store.is_known(trial):

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout, lock_descriptor
 
 from slipstream.store.errors import SessionBusyError, StoreReadOnlyError
+from slipstream.store.location import without_password
 
 # `is_owned` holds a free lock for microseconds; `own` tries again that long, so that asking keeps no owner out.
 _TRY_SECONDS, _POLL_SECONDS = 0.2, 0.01
@@ -69,7 +70,7 @@ def _lock_file(store: Path, session: str) -> Path:
 
 
 def _describe_owner(descriptor: int) -> None:
-    command = shlex.join([Path(sys.argv[0]).name or "python", *sys.argv[1:]])
+    command = shlex.join([Path(sys.argv[0]).name or "python", *map(without_password, sys.argv[1:])])
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "command": command}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(owner).encode(), 0)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.store.check import unreadable
-from slipstream.store.database import Database, check_path, connect_read_only
 from slipstream.store.errors import StoreError, plain_errors
 from slipstream.store.schema import TABLES
+from slipstream.store.sqlite import SqliteDatabase, check_path, connect_read_only
 
 _CHUNK = 1024
 # Where the end of a table is unknown, so many failures in a row are taken for it.
@@ -34,14 +34,14 @@ def salvage(damaged: Path, output: Path) -> Salvaged:
     if output.exists():
         raise StoreError(f"{output} exists: choose a new file to salvage into")
     with plain_errors(damaged), closing(connect_read_only(damaged, damaged=True)) as source:
-        database = Database.open(output, create=True, read_only=False)
+        database = SqliteDatabase.open(output, create=True, read_only=False)
         try:
             return _copy(source, damaged, database)
         finally:
             database.close()
 
 
-def _copy(source: sqlite3.Connection, damaged: Path, database: Database) -> Salvaged:
+def _copy(source: sqlite3.Connection, damaged: Path, database: SqliteDatabase) -> Salvaged:
     # References are put in order afterwards: a program may be readable while its operator is not.
     database.execute("PRAGMA foreign_keys = OFF")
     largest = damaged.stat().st_size
@@ -88,12 +88,12 @@ def _last_row(source: sqlite3.Connection, table: str) -> int | None:
         return None
 
 
-def _drop_garbled(database: Database) -> int:
-    garbled = {(table, row) for table, row, _ in unreadable(database.connection)}
+def _drop_garbled(database: SqliteDatabase) -> int:
+    garbled = {(table, row) for table, row, _ in unreadable(database.connection.execute)}
     return sum(database.change(f"DELETE FROM {table} WHERE rowid = ?", (row,)) for table, row in garbled)
 
 
-def _drop_orphans(database: Database) -> int:
+def _drop_orphans(database: SqliteDatabase) -> int:
     dropped = 0
     while orphans := database.rows("PRAGMA foreign_key_check"):
         for table, row, _, _ in orphans:

@@ -1,4 +1,7 @@
-"""The tables of a store. Operators, programs and the like are named by small integers inside the file only."""
+"""The tables of a store, as SQLite is told; `postgres_dialect.py` says the same to PostgreSQL.
+
+Operators, programs and the like are named by small integers inside the database only.
+"""
 
 from __future__ import annotations
 

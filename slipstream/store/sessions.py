@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slipstream.store.catalogue import id_of, program_id
+from slipstream.store.catalogue import id_of, program_ids
 from slipstream.store.database import Database
 from slipstream.store.errors import StoreError
 from slipstream.store.records import STATUSES, ProgramRecord, SessionRecord, SlotRecord
@@ -39,14 +39,13 @@ class Sessions:
         with db.transaction():
             model, hardware = id_of(db, "model", record.model), id_of(db, "hardware", record.hardware)
             options, result = json.dumps(record.options), json.dumps(record.result)
-            session = db.execute(
+            session = db.insert(
                 "INSERT INTO session (name, model, hardware, options, created_at, status, elapsed, result) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (record.id, model, hardware, options, record.created_at, record.status, record.elapsed, result),
             )
-            for key, weight in operators.items():
-                row = (session, id_of(db, "operator", key), weight)
-                db.execute("INSERT INTO session_operator VALUES (?, ?, ?)", row)
+            rows = [(session, id_of(db, "operator", key), weight) for key, weight in operators.items()]
+            db.execute_many("INSERT INTO session_operator VALUES (?, ?, ?)", rows)
 
     def sessions(self) -> list[SessionRecord]:
         return [_record(row) for row in self._db.rows(f"{_SELECT} ORDER BY session.id")]
@@ -54,8 +53,8 @@ class Sessions:
     def session(self, id: str) -> SessionRecord:
         row = self._db.row(f"{_SELECT} WHERE session.name = ?", (id,))
         if row is None:
-            path = self._db.path
-            raise StoreError(f"{path} has no session {id}: 'slipstream store stats {path}' lists them")
+            where = self._db.location
+            raise StoreError(f"{where} has no session {id}: 'slipstream store stats {where}' lists them")
         return _record(row)
 
     def session_operators(self, id: str) -> dict[str, int]:
@@ -106,10 +105,11 @@ class Sessions:
                 "INSERT INTO slot VALUES (?, ?, ?, ?, ?, 0, '{}')",
                 (row, slot, id_of(db, "operator", operator), search_seconds, json.dumps(note)),
             )
-            for position, program in enumerate(programs):
-                number, _ = program_id(db, operator, program)
-                proposed = (row, slot, position, number, program.origin)
-                db.execute("INSERT INTO slot_program VALUES (?, ?, ?, ?, ?)", proposed)
+            numbers = program_ids(db, [(operator, program) for program in programs])
+            db.execute_many(
+                "INSERT INTO slot_program VALUES (?, ?, ?, ?, ?)",
+                [(row, slot, place, numbers[place], program.origin) for place, program in enumerate(programs)],
+            )
 
     def finish_slot(self, session: str, slot: int, stats: dict[str, Any]) -> None:
         with self._db.transaction():

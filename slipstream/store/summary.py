@@ -9,7 +9,7 @@ from slipstream.store.store import Store
 
 
 def summarise(store: Store) -> dict[str, Any]:
-    """Counts of what a store holds; `failures` are trials by kind of failure, `bytes` the size of the file."""
+    """Counts of what a store holds; `failures` are trials by kind of failure, `bytes` the size of the database."""
     rows = store.database.rows
     columns = ("digest", "descriptor", "operators", "trials")
     hardware = rows(

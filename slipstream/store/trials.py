@@ -6,10 +6,10 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from itertools import islice
 from typing import Any
 
-from slipstream.store.catalogue import id_of, program_digest, program_id
+from slipstream.store.catalogue import id_of, program_digest, program_ids
 from slipstream.store.database import Database
 from slipstream.store.records import ProgramRecord, TrialRecord
 
@@ -51,26 +51,32 @@ class Trials:
     def append_trial(self, trial: TrialRecord) -> int:
         """Its id, once it is on the disk."""
         with self._db.transaction():
-            return _append(self._db, trial)
+            return self._db.insert(_INSERT, *_rows(self._db, [trial]))
 
     def append_trials(self, records: Iterable[TrialRecord]) -> None:
         """All of them or, if one is refused, none."""
+        left = iter(records)
         with self._db.transaction():
-            for record in records:
-                _append(self._db, record)
+            while part := list(islice(left, _PAGE)):
+                self._db.execute_many(_INSERT, _rows(self._db, part))
 
     def best(self, operator: str, hardware: str) -> TrialRecord | None:
         return next(iter(self.top(operator, hardware, 1)), None)
 
     def top(self, operator: str, hardware: str, count: int) -> list[TrialRecord]:
         """The fastest trials of `count` different programs on that very hardware, fastest first."""
-        fastest: dict[int, int] = {}
-        with closing(self._db.stream(RANKED, (hardware, operator))) as ranked:
+        limit = 2 * count
+        while True:
+            ranked = self._db.rows(f"{RANKED} LIMIT ?", (hardware, operator, limit))
+            fastest: dict[int, int] = {}
             for trial, program in ranked:
-                if len(fastest) >= count:
-                    break
                 fastest.setdefault(program, trial)
-        return [record for trial in fastest.values() for record in _fetch(self._db, [trial])]
+            if len(fastest) >= count or len(ranked) < limit:
+                break
+            limit *= 4  # some programs were measured often
+        chosen = [*fastest.values()][:count]
+        records = {record.id: record for record in _fetch(self._db, chosen)}
+        return [records[trial] for trial in chosen]
 
     def trials(
         self, *, operator: str | None = None, hardware: str | None = None, session: str | None = None
@@ -116,33 +122,34 @@ class Trials:
         return row is not None
 
 
-def _append(db: Database, trial: TrialRecord) -> int:
-    program, operator = program_id(db, trial.operator, trial.program)
-    session = None if trial.session is None else id_of(db, "session", trial.session)
+def _rows(db: Database, trials: list[TrialRecord]) -> list[tuple[Any, ...]]:
+    """The columns of `_INSERT`; programs that are new are added."""
+    numbers = program_ids(db, [(trial.operator, trial.program) for trial in trials])
+    return [_row(db, trial, number) for trial, number in zip(trials, numbers, strict=True)]
+
+
+def _row(db: Database, trial: TrialRecord, program: int) -> tuple[Any, ...]:
     median = trial.median
-    return db.execute(
-        _INSERT,
-        (
-            operator,
-            id_of(db, "hardware", trial.hardware),
-            program,
-            trial.program.origin,
-            median if math.isfinite(median) else None,
-            pack_samples(trial.samples),
-            trial.failure,
-            _storable(trial.message),
-            trial.stopped_early,
-            trial.noisy,
-            trial.verified,
-            trial.duplicate,
-            trial.build_seconds,
-            trial.run_seconds,
-            trial.overhead_seconds,
-            trial.measured_at,
-            session,
-            trial.slot,
-            trial.position,
-        ),
+    return (
+        id_of(db, "operator", trial.operator),
+        id_of(db, "hardware", trial.hardware),
+        program,
+        trial.program.origin,
+        median if math.isfinite(median) else None,
+        pack_samples(trial.samples),
+        trial.failure,
+        _storable(trial.message),
+        trial.stopped_early,
+        trial.noisy,
+        trial.verified,
+        trial.duplicate,
+        trial.build_seconds,
+        trial.run_seconds,
+        trial.overhead_seconds,
+        trial.measured_at,
+        None if trial.session is None else id_of(db, "session", trial.session),
+        trial.slot,
+        trial.position,
     )
 
 
@@ -152,6 +159,8 @@ def _storable(message: str) -> str:
 
 
 def _fetch(db: Database, ids: list[int]) -> list[TrialRecord]:
+    if not ids:
+        return []
     places = ", ".join("?" * len(ids))
     return [_record(row) for row in db.rows(f"{_SELECT} WHERE trial.id IN ({places}) ORDER BY trial.id", ids)]
 

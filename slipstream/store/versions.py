@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from slipstream.store.errors import StoreDamagedError, StoreVersionError
+from slipstream.store.location import StoreLocation
 from slipstream.store.schema import APPLICATION_ID, SCHEMA, VERSION
 
 _ATTEMPTS, _PAUSE_SECONDS = 500, 0.02
@@ -38,9 +39,13 @@ def require_current(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID:
         raise StoreDamagedError(f"{path} is an SQLite file of something else, not a Slipstream store: choose another")
     (found,) = connection.execute("PRAGMA user_version").fetchone()
+    require_version(found, path)
+
+
+def require_version(found: int, location: StoreLocation) -> None:
     if found != VERSION:
-        newer = "upgrade Slipstream" if found > VERSION else "tune afresh"
-        raise StoreVersionError(f"{path} has the store version {found}, this Slipstream reads {VERSION}: {newer}")
+        remedy = "upgrade Slipstream" if found > VERSION else "tune afresh"
+        raise StoreVersionError(f"{location} has the store version {found}, this Slipstream reads {VERSION}: {remedy}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:

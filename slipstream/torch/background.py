@@ -10,4 +10,4 @@ from slipstream.torch.tuning import tune_or_resume
 
 if __name__ == "__main__":
     os.nice(10)
-    tune_or_resume(json.loads(sys.argv[1]))
+    tune_or_resume(json.loads(sys.stdin.read()))

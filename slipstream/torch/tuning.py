@@ -75,12 +75,16 @@ def tune_in_background(variant: Variant) -> None:
 def _tune_waiting() -> None:
     while True:
         variant = _waiting.get()
-        command = [sys.executable, "-m", "slipstream.torch.background", json.dumps(_job(variant))]
         process = subprocess.Popen(
-            command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "slipstream.torch.background"],
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         _running.append(process)
-        said = process.communicate()[1]
+        said = process.communicate(json.dumps(_job(variant)))[1]  # no argument: a store's URL may have a password
         _running.remove(process)
         if process.returncode == 0:
             variant.reload()

@@ -73,8 +73,14 @@ SETTINGS = {
         "with the 95 % interval of each median",
     ],
     "shapes.md": ["The aim was 1.7 times the time", "together with 1.7 times as many"],
-    "store.md": ["wait up to 30 s", "wrote for 30 s"],
-    "tuning.md": ["within 5 % of its best", "at most 10 % of the time", "The reserve is 3 s", "10 % for settling"],
+    "store.md": ["wait up to 30 s", "wrote for 30 s", "again for up to 20 s"],
+    "tuning.md": [
+        "made again for 20 s",
+        "within 5 % of its best",
+        "at most 10 % of the time",
+        "The reserve is 3 s",
+        "10 % for settling",
+    ],
     "winograd.md": ["2.25 times fewer", "1e-3 for a measured program, 1e-4 for a compiled model"],
 }
 

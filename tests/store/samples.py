@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from slipstream.store import OperatorRecord, ProgramRecord, Store, TrialRecord
+from slipstream.store import OperatorRecord, ProgramRecord, Store, StoreLocation, TrialRecord
 
 HARDWARE = {"cpu": "neoverse-n1", "threads": 2, "target": {"kind": "llvm", "mcpu": "neoverse-n1"}}
 OTHER_HARDWARE = {"cpu": "skylake", "threads": 8}
@@ -35,9 +34,9 @@ def trial(hardware: str, seconds: float | None = 1.0, number: int = 0, **changes
     return TrialRecord(**(fields | changes))
 
 
-def filled(path: Path, *operators: str) -> tuple[Store, str]:
+def filled(location: StoreLocation | str, *operators: str) -> tuple[Store, str]:
     """A store that knows a model, some operators and one piece of hardware, whose digest comes with it."""
-    store = Store.open(path)
+    store = Store.open(location)
     store.add_model("f00d", "tiny", "tiny.onnx")
     store.add_operators(operator(key) for key in operators or ("aa00", "bb11"))
     store.add_sketch("5ce7c4", "sketch text")

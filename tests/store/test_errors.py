@@ -20,17 +20,12 @@ from slipstream.store import (
     StoreLockedError,
     StoreReadOnlyError,
     StoreVersionError,
-    database,
+    sqlite,
 )
 from slipstream.store.check import find_problems
 from slipstream.store.schema import VERSION
 from tests.store.processes import as_nobody, python
 from tests.store.samples import filled, trial
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
 
 
 @pytest.fixture
@@ -208,7 +203,7 @@ def test_a_locked_store(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         print("locked", flush=True)
         sys.stdin.read()
     """
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with python(script, sound) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"

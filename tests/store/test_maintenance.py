@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.store import ProgramRecord, Store, StoreDamagedError, StoreError, StoreVersionError
+from slipstream.store import ProgramRecord, Store, StoreDamagedError, StoreError, StoreLocation, StoreVersionError
 from slipstream.store.check import find_problems
 from slipstream.store.merge import Merged, merge
 from slipstream.store.prune import prune
 from slipstream.store.salvage import salvage
 from slipstream.store.schema import VERSION
 from slipstream.store.summary import summarise
+from tests.store.conftest import NewLocation
 from tests.store.samples import HARDWARE, OTHER_HARDWARE, filled, operator, program, trial
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(VERSION - 1, "tune afresh"), (VERSION + 1, "upgrade Slipstream")])
@@ -44,9 +40,21 @@ def _session(store: Store, hardware: str) -> str:
     return session
 
 
-def test_merging_takes_everything_once(tmp_path: Path) -> None:
-    one, hardware = filled(tmp_path / "one.db", "aa00")
-    two, _ = filled(tmp_path / "two.db", "bb11", "aa00")
+_POSTGRES = pytest.mark.xdist_group("postgres")
+
+
+@pytest.mark.parametrize(
+    ("into", "out_of"),
+    [
+        ("sqlite", "sqlite"),
+        *(pytest.param(*kinds, marks=_POSTGRES) for kinds in (("postgres", "sqlite"), ("sqlite", "postgres"))),
+        pytest.param("postgres", "postgres", marks=_POSTGRES),
+    ],
+)
+def test_merging_takes_everything_once(into: str, out_of: str, new_location: NewLocation) -> None:
+    target, source = new_location(into), new_location(out_of)
+    one, hardware = filled(target, "aa00")
+    two, _ = filled(source, "bb11", "aa00")
     other = two.add_hardware(OTHER_HARDWARE)
     one.append_trial(trial(hardware, 3.0, 3, measured_at=1.0))
     two.append_trial(trial(hardware, 3.0, 3, measured_at=1.0))
@@ -57,9 +65,9 @@ def test_merging_takes_everything_once(tmp_path: Path) -> None:
     session = _session(two, hardware)
     two.close()
 
-    assert merge(one, tmp_path / "two.db") == Merged(trials=4, known=1, sessions=1)
-    assert merge(one, tmp_path / "two.db") == Merged(trials=0, known=5, sessions=0)
-    with Store.open(tmp_path / "two.db") as two:
+    assert merge(one, source) == Merged(trials=4, known=1, sessions=1)
+    assert merge(one, source) == Merged(trials=0, known=5, sessions=0)
+    with Store.open(source) as two:
         assert one.session(session) == two.session(session)
         assert one.session_operators(session) == two.session_operators(session)
         assert one.slots(session) == two.slots(session)
@@ -72,7 +80,7 @@ def test_merging_takes_everything_once(tmp_path: Path) -> None:
     assert one.sketch("5ce7c5") == "only in two"
     assert [record.key for record in one.operators()] == ["aa00", "bb11"]
     one.close()
-    assert find_problems(tmp_path / "one.db") == []
+    assert find_problems(target) == []
 
 
 def test_a_session_both_know_keeps_its_own_slots(tmp_path: Path) -> None:
@@ -91,10 +99,10 @@ def test_a_session_both_know_keeps_its_own_slots(tmp_path: Path) -> None:
         assert len(one.top("aa00", hardware, 9)) == 3
 
 
-def test_merging_mistakes(path: Path, tmp_path: Path) -> None:
-    store, _ = filled(path)
+def test_merging_mistakes(location: StoreLocation, tmp_path: Path) -> None:
+    store, _ = filled(location)
     with pytest.raises(StoreError, match="into itself"):
-        merge(store, path)
+        merge(store, location)
     with pytest.raises(StoreError, match="there is no store"):
         merge(store, tmp_path / "none.db")
     (tmp_path / "text").write_text("hello " * 500)
@@ -102,8 +110,8 @@ def test_merging_mistakes(path: Path, tmp_path: Path) -> None:
         merge(store, tmp_path / "text")
 
 
-def test_pruning_keeps_the_best_and_what_a_session_needs(path: Path) -> None:
-    store, hardware = filled(path)
+def test_pruning_keeps_the_best_and_what_a_session_needs(location: StoreLocation) -> None:
+    store, hardware = filled(location)
     other = store.add_hardware(OTHER_HARDWARE)
     big = "[" + "1," * 500 + "1]"
     store.append_trials(
@@ -122,18 +130,19 @@ def test_pruning_keeps_the_best_and_what_a_session_needs(path: Path) -> None:
 
     done = prune(store, 3, dry_run=False)
     assert (done.going, done.staying) == (298, 6)
-    assert done.bytes_after < done.bytes_before / 2
+    if isinstance(location, Path):  # PostgreSQL keeps the room for what comes
+        assert done.bytes_after < done.bytes_before / 2
     assert [t.median for t in store.top("aa00", hardware, 9)][:3] == before
     assert len(list(store.trials(session=session))) == 1
     assert store.slots(session)[0].programs == (program(1), program(2, "diffusion"))
     assert store.counts(other) == {"aa00": (1, 0)}
     assert prune(store, 3, dry_run=False).going == 0
     store.close()
-    assert find_problems(path) == []
+    assert find_problems(location) == []
 
 
-def test_summary(path: Path) -> None:
-    store, hardware = filled(path)
+def test_summary(location: StoreLocation) -> None:
+    store, hardware = filled(location)
     other = store.add_hardware(OTHER_HARDWARE)
     _session(store, hardware)
     for number in range(3):

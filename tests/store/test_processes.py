@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from slipstream.store import SessionBusyError, Store, StoreError
+from slipstream.store import SessionBusyError, Store, StoreError, StoreLocation
 from slipstream.store.check import find_problems
 from tests.store.processes import python
 from tests.store.samples import filled, operator, trial
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
 
 WRITER = """
     import sys
@@ -53,7 +48,7 @@ def test_two_processes_create_and_write_one_store(path: Path) -> None:
     assert find_problems(path) == []
 
 
-def test_a_trial_survives_kill_9_of_its_process(path: Path) -> None:
+def test_a_trial_survives_kill_9_of_its_process(location: StoreLocation) -> None:
     script = """
         import sys
         from tests.store.samples import filled, trial
@@ -63,20 +58,20 @@ def test_a_trial_survives_kill_9_of_its_process(path: Path) -> None:
             print(store.append_trial(trial(hardware, 1.0, number)), flush=True)
             number += 1
     """
-    with python(script, path) as process:
+    with python(script, location) as process:
         assert process.stdout is not None
         for _ in range(30):
             last = int(process.stdout.readline())
         process.kill()
         told = process.stdout.read().split("\n")
     last = max([last, *(int(line) for line in told[:-1] if line)])
-    with Store.open(path) as store:
+    with Store.open(location) as store:
         assert {*range(1, last + 1)} <= {t.id for t in store.trials()}
-    assert find_problems(path) == []
+    assert find_problems(location) == []
 
 
-def test_asking_for_the_owner_takes_nothing_from_anybody(path: Path) -> None:
-    store, hardware = filled(path)
+def test_asking_for_the_owner_takes_nothing_from_anybody(location: StoreLocation) -> None:
+    store, hardware = filled(location)
     session = store.create_session("f00d", hardware, {}, {"aa00": 1})
     assert not store.is_owned(session)
     script = """
@@ -86,18 +81,21 @@ def test_asking_for_the_owner_takes_nothing_from_anybody(path: Path) -> None:
             print("mine", flush=True)
             sys.stdin.readline()
     """
-    with python(script, path, session) as process:
+    with python(script, location, session) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "mine\n"
         assert store.is_owned(session)
         with pytest.raises(SessionBusyError):
             store.own(session).__enter__()
         process.kill()
+    deadline = time.monotonic() + 10
+    while store.is_owned(session) and time.monotonic() < deadline:
+        time.sleep(0.01)  # a server has to notice
     assert not store.is_owned(session)
     with store.own(session):
         # Asking must not give up the lock of the process that asks.
         assert store.is_owned(session)
-        again = python(script, path, session)
+        again = python(script, location, session)
         assert "SessionBusyError" in again.communicate(timeout=60)[1]
 
 
@@ -131,15 +129,15 @@ OWNER = """
 """
 
 
-def _session(path: Path) -> tuple[Store, str]:
-    store, hardware = filled(path)
+def _session(location: StoreLocation) -> tuple[Store, str]:
+    store, hardware = filled(location)
     return store, store.create_session("f00d", hardware, {}, {})
 
 
-def test_two_processes_on_one_session(path: Path) -> None:
-    store, session = _session(path)
+def test_two_processes_on_one_session(location: StoreLocation) -> None:
+    store, session = _session(location)
     other = store.create_session("f00d", store.session(session).hardware, {}, {})
-    with python(OWNER, path, session, "wait") as owner:
+    with python(OWNER, location, session, "wait") as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "owned\n"
         with pytest.raises(SessionBusyError) as busy, store.own(session):
@@ -148,16 +146,17 @@ def test_two_processes_on_one_session(path: Path) -> None:
             pass
         owner.communicate("\n")
     assert f"process {owner.pid} on {os.uname().nodename} since 20" in str(busy.value)
-    assert f"{session} wait)" in str(busy.value)
     assert "\n" not in str(busy.value)
     with store.own(session):
         pass
-    assert list(path.parent.glob("*.lock")) == []
+    if isinstance(location, Path):
+        assert f"{session} wait)" in str(busy.value)
+        assert list(location.parent.glob("*.lock")) == []
 
 
-def test_a_killed_owner_leaves_no_lock_even_if_its_worker_lives(path: Path) -> None:
-    store, session = _session(path)
-    with python(OWNER, path, session, "fork") as owner:
+def test_a_killed_owner_leaves_no_lock_even_if_its_worker_lives(location: StoreLocation) -> None:
+    store, session = _session(location)
+    with python(OWNER, location, session, "fork") as owner:
         assert owner.stdout is not None
         worker = int(owner.stdout.readline())
         try:
@@ -172,20 +171,20 @@ def test_a_killed_owner_leaves_no_lock_even_if_its_worker_lives(path: Path) -> N
             os.kill(worker, 9)
 
 
-def test_owning_a_session_twice_in_one_process(path: Path) -> None:
-    store, session = _session(path)
+def test_owning_a_session_twice_in_one_process(location: StoreLocation) -> None:
+    store, session = _session(location)
     with store.own(session):
-        with pytest.raises(SessionBusyError, match="this process works on"), Store.open(path).own(session):
+        with pytest.raises(SessionBusyError, match="this process works on"), Store.open(location).own(session):
             pass
-        with python(OWNER, path, session, "wait") as rival:
+        with python(OWNER, location, session, "wait") as rival:
             assert "SessionBusyError" in rival.communicate("\n")[1]
     with pytest.raises(StoreError, match="has no session"):
         store.own("none")
 
 
-def test_operators_can_be_added_by_two_at_once(path: Path) -> None:
-    one, _ = filled(path)
-    two, _ = filled(path)
+def test_operators_can_be_added_by_two_at_once(location: StoreLocation) -> None:
+    one, _ = filled(location)
+    two, _ = filled(location)
     one.add_operators([operator("dd44")])
     two.add_operators([operator("dd44"), operator("ee55")])
     assert [record.key for record in one.operators()] == ["aa00", "bb11", "dd44", "ee55"]

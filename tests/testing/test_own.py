@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from slipstream.measure import MeasureConfig, cpu_measurer
 from slipstream.measure.types import Measurer
 from slipstream.plugins import Context, make
@@ -15,6 +17,7 @@ from slipstream.testing.measurer import SyntheticMeasurer
 from slipstream.testing.measurer_suite import MeasurerSuite
 from slipstream.testing.search_suite import SearchSuite
 from slipstream.testing.store_suite import StoreSuite
+from tests.postgres import Server
 from tests.session.synthetic import Scored
 
 
@@ -56,3 +59,15 @@ class TestSynthetic(MeasurerSuite):
 class TestStore(StoreSuite):
     def open(self, folder: Path) -> Store:
         return Store.open(folder / "store.db")
+
+
+@pytest.mark.xdist_group("postgres")
+class TestPostgresStore(StoreSuite):
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres: Server) -> None:
+        self.server, self.databases = postgres, dict[Path, str]()
+
+    def open(self, folder: Path) -> Store:
+        if folder not in self.databases:
+            self.databases[folder] = self.server.new_database()
+        return Store.open(self.server.url(self.databases[folder]))
