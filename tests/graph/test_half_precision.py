@@ -84,13 +84,13 @@ def matmul(length: int, rows: int = 24, columns: int = 40) -> onnx.ModelProto:
     ("extents", "inner"),
     [
         ((64,), (64,)),
-        ((768,), (128,)),
+        ((768,), (64,)),
         ((3, 3, 64), (1, 1, 64)),
-        ((3, 3, 512), (1, 1, 128)),
+        ((3, 3, 512), (1, 1, 64)),
         ((7, 7, 3), (1, 7, 3)),
         ((3, 3), (3, 3)),
         ((197,), (197,)),
-        ((1, 1, 320), (1, 1, 80)),
+        ((1, 1, 200), (1, 1, 50)),
         ((1021,), (1,)),  # a prime number above what is summed up at once: in float32
     ],
 )
@@ -114,9 +114,9 @@ def _relative_error(proto: onnx.ModelProto, target: Target, **options: Any) -> f
 @needs_halves
 @pytest.mark.parametrize("length", [64, 2048, 1021, 197])
 def test_long_sums_are_as_exact_as_short_ones(length: int) -> None:
-    """Sums of 2,048 products in float16 alone are wrong by 0.9 %, of the 128 that are added up at once by 0.2 %."""
+    """Sums of 2,048 products in float16 alone are wrong by 0.9 %, of the 64 that are added up at once by 0.16 %."""
     error = _relative_error(matmul(length), HERE)
-    assert 1e-5 < error < 2.0**-11 * math.sqrt(min(length, 2 * MOST_TERMS)) / 2.4 + 5e-4
+    assert 1e-5 < error < 2.0**-11 * math.sqrt(min(length, 4 * MOST_TERMS)) / 2.4 + 5e-4
 
 
 @needs_halves
