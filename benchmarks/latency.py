@@ -5,6 +5,9 @@ compiled), IREE and unmodified TVM: batch 1, float32, same inputs, same threads,
 ONNX Runtime's. Each side runs in a process of its own (`benchmarks.rivals`), in turns, with the best of its sensible
 settings for that model. `pip install .[rivals,torch]` installs them; a side that is missing or cannot take a model
 says why. Artifacts and what rivals compiled stay in the work folder: `--prepare` makes them all and measures nothing.
+
+`--dtype int8`, `float16` or `bfloat16` compares models in that type with ONNX Runtime, OpenVINO and our own float32,
+back to back and after pauses, each tuned for three minutes (`benchmarks/short_types.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks import spread
+from benchmarks import short_types, spread
 from benchmarks.rivals.sides import SIDES, TUNED_BY_TVM
 from benchmarks.runner import run
 from benchmarks.spread import table, with_quartiles
@@ -47,9 +50,12 @@ QUICK = {"models": ["squeezenet1_1"], "budget": "20s", "processes": 1, "rounds":
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--dtype", default="float32", choices=["float32", *short_types.DTYPES])
+    parser.add_argument(
+        "--models", nargs="+", help=f"[{' '.join(MODELS)}; of a short type {' '.join(short_types.MODELS)}]"
+    )
     parser.add_argument("--sides", nargs="+", default=list(_SIDES), choices=_SIDES)
-    parser.add_argument("--budget", default="2m", help="for tuning each model")
+    parser.add_argument("--budget", help="for tuning each model [2m; of a short type 3m]")
     parser.add_argument("--processes", type=int, default=3, help="of each side, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
     parser.add_argument("--prepare", action="store_true", help="make what takes long to make, untuned artifacts too")
@@ -59,7 +65,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.rivals.rounds import compare
     from slipstream.machine.target import available_cores
 
-    for model in options.models:
+    short = options.dtype != "float32"
+    options.budget = options.budget or ("3m" if short else "2m")
+    if short:
+        yield from short_types.measure(options)
+        return
+    for model in options.models or MODELS:
         jobs = prepared(model, options, available_cores())
         if options.prepare:
             for side in options.sides:
@@ -101,6 +112,15 @@ def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
 
 
 def markdown(data: Mapping[str, Any]) -> str:
+    in_float = _in_float(data)
+    return (_markdown(in_float) if in_float else "") + short_types.markdown(data)
+
+
+def _in_float(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: model for name, model in data.items() if "dtype" not in model}
+
+
+def _markdown(data: Mapping[str, Any]) -> str:
     named = [side for side in _HEADINGS if any(side in model["sides"] for model in data.values())]
     lines = [
         "How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"
@@ -130,7 +150,8 @@ def _details(model: Mapping[str, Any]) -> list[str]:
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     """Per model and side, and the geometric mean over the models a side could run: how many times as fast we are."""
-    found = {"models": str(len(data))}
+    short, data = short_types.numbers(data), _in_float(data)
+    found = {"models": str(len(data)), **short}
     for side in (UNTUNED, *_HEADINGS):
         if mean := _mean(data, side):
             found[f"mean {side}"] = f"{mean:.2f}"

@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     models = ["resnet18", "squeezenet1_1", "mobilenet_v2", "transformer_encoder"]
     parser.add_argument("--models", nargs="+", default=models)
     parser.add_argument("--budget", default="3m")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float16"])
     parser.add_argument("--sessions", type=Path, help="take FOLDER/MODEL/tuned, instead of tuning")
 
 
@@ -37,15 +38,16 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from slipstream.machine.speed import measure_bandwidth, measure_peak_flops
     from slipstream.machine.target import resolve_target
 
-    target = resolve_target("cpu")
+    target = resolve_target("cpu", dtype=options.dtype)
+    short = "" if options.dtype == "float32" else options.dtype
     for model in options.models:
         if options.sessions:
-            session = EndedSession(options.sessions / model / "tuned")
+            session = EndedSession(options.sessions / model / "-".join(filter(None, ("tuned", short))))
         else:
-            chosen = {"budget": options.budget, "seed": options.seed}
-            session = tune_apart(f"zoo:{model}", options.work / model, **chosen)
+            chosen = {"budget": options.budget, "seed": options.seed, "dtype": options.dtype}
+            session = tune_apart(f"zoo:{model}", options.work / f"{model} {short}".strip(), **chosen)
         yield (
-            model,
+            f"{model} {short}".strip(),
             {
                 "session": session.directory.session,
                 "peak_flops": measure_peak_flops(target),
@@ -86,7 +88,7 @@ def forms_of(operator: Any) -> dict[str, dict[str, int]]:
     convolution = find_convolution(tvm.ir.load_json(operator.module)["main"])
     for form, tile in TILES.items() if convolution is not None else ():
         weights = convolution.weight_bytes(tile)
-        products = convolution.tiles(tile) * weights // 4
+        products = convolution.tiles(tile) * weights // (2 if convolution.is_half else 4)
         plain = convolution.weight_bytes(1)  # 3 x 3 of them, as they are
         forms[form] = {
             "flops": operator.flops + 2 * (products - convolution.multiplications),

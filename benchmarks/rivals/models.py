@@ -17,7 +17,7 @@ _LIGHT = "light_"
 
 
 def model_files(name: str, folder: Path) -> dict[str, str]:
-    """Write the model and what to run it on into `folder`; name -> path.
+    """Write the model, one of the zoo or the onnx package or a file, and what to run it on into `folder`; name -> path.
 
     `source` is what Slipstream is given, `model` the same with its input shapes fixed, `clean` simplified by ONNX
     Runtime, as Slipstream does before it imports a model. `feeds` are inputs, `expected` ONNX Runtime's outputs.
@@ -28,6 +28,8 @@ def model_files(name: str, folder: Path) -> dict[str, str]:
         if name.startswith(_LIGHT):
             onnx.save(light_model(name), str(folder / "source.onnx"))
             reference, facts = clean_onnx(folder / "source.onnx", {}, {})
+        elif name.endswith(".onnx"):
+            reference, facts = clean_onnx(Path(name), {}, {})
         else:
             reference, facts = clean_onnx(zoo.build(name), {}, {}, disposable=True)
         shutil.copytree(reference.directory, folder, dirs_exist_ok=True)
@@ -35,8 +37,9 @@ def model_files(name: str, folder: Path) -> dict[str, str]:
         feeds = random_inputs(specs, np.random.default_rng(0))
         np.savez(folder / "feeds.npz", **feeds)
         np.savez(folder / "expected.npz", *reference.outputs([feeds])[0])
+    own = str(folder / "source.onnx") if name.startswith(_LIGHT) else f"zoo:{name}"
     return {
-        "source": str(folder / "source.onnx") if name.startswith(_LIGHT) else f"zoo:{name}",
+        "source": name if name.endswith(".onnx") else own,
         "model": str(folder / "fixed.onnx"),
         "clean": str(folder / "clean.onnx"),
         "feeds": str(folder / "feeds.npz"),

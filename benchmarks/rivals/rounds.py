@@ -12,6 +12,7 @@ from benchmarks.rivals.models import model_files
 from benchmarks.rivals.sides import start
 from slipstream.artifact.bench import BACK_TO_BACK, BaselineError
 from slipstream.artifact.contender import Contender
+from slipstream.artifact.request_pattern import RequestPattern
 from slipstream.errors import SlipstreamError
 from slipstream.machine.target import available_cores
 
@@ -30,6 +31,7 @@ def compare(
     rounds: int,
     seed: int,
     start: Callable[..., dict[str, Contender]] = start,
+    pattern: RequestPattern = BACK_TO_BACK,
 ) -> dict[str, dict[str, Any]]:
     """For each side its description and, for each set of processes, its median of each round.
 
@@ -46,8 +48,10 @@ def compare(
             for side in well:
                 _get_ready(started[side], jobs[side], found[side])
             # Only when all are ready: what one tries must not be disturbed by another that is still compiling.
-            ready = {side: _fastest(started[side], found[side]) for side in well if "failed" not in found[side]}
-            rows = _rounds(ready, rounds, rng)
+            ready = {
+                side: _fastest(started[side], found[side], pattern) for side in well if "failed" not in found[side]
+            }
+            rows = _rounds(ready, rounds, rng, pattern)
         finally:
             for contenders in started.values():
                 for contender in contenders.values():
@@ -92,17 +96,17 @@ def _error(contender: Contender, job: Mapping[str, Any]) -> float:
     for wanted, given in zip(expected, contender.outputs(), strict=True):
         scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
         worst = max(worst, float(np.abs(wanted - given).max(initial=0.0)) / scale)
-    if not worst <= _TOLERANCE:
+    if not worst <= job.get("tolerance", _TOLERANCE):
         raise BaselineError(contender.job.name, f"wrong: off by {worst:.1g}")
     return worst
 
 
-def _fastest(contenders: Mapping[str, Contender], found: dict[str, Any]) -> Contender:
+def _fastest(contenders: Mapping[str, Contender], found: dict[str, Any], pattern: RequestPattern) -> Contender:
     """The contender at the fastest setting, timed in turns; the others are closed."""
     taken: dict[str, list[float]] = {setting: [] for setting in contenders}
     for _ in range(_CHOICE_ROUNDS if len(contenders) > 1 else 0):
         for setting, contender in contenders.items():
-            taken[setting].append(_median(contender))
+            taken[setting].append(_median(contender, pattern))
     tried = {setting: float(np.median(times)) for setting, times in taken.items() if times}
     found["variant"] = min(tried, key=tried.__getitem__) if tried else next(iter(contenders))
     found.setdefault("tried", tried)
@@ -112,7 +116,9 @@ def _fastest(contenders: Mapping[str, Contender], found: dict[str, Any]) -> Cont
     return contenders[found["variant"]]
 
 
-def _rounds(ready: Mapping[str, Contender], rounds: int, rng: np.random.Generator) -> list[dict[str, float | None]]:
+def _rounds(
+    ready: Mapping[str, Contender], rounds: int, rng: np.random.Generator, pattern: RequestPattern
+) -> list[dict[str, float | None]]:
     rows: list[dict[str, float | None]] = []
     slow: set[str] = set()
     for number in range(rounds):
@@ -120,12 +126,12 @@ def _rounds(ready: Mapping[str, Contender], rounds: int, rng: np.random.Generato
         for side in rng.permutation(list(ready)).tolist():
             if side in slow and number >= _ROUNDS_OF_SLOW:
                 continue
-            seconds = row[side] = _median(ready[side])
+            seconds = row[side] = _median(ready[side], pattern)
             if seconds > _SLOW_SECONDS:
                 slow.add(side)
         rows.append(row)
     return rows
 
 
-def _median(contender: Contender) -> float:
-    return float(np.median(contender.block(BACK_TO_BACK, BACK_TO_BACK.block_seconds, 0).latencies))
+def _median(contender: Contender, pattern: RequestPattern) -> float:
+    return float(np.median(contender.block(pattern, pattern.block_seconds, 0).latencies))

@@ -67,7 +67,8 @@ def _open_ours(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
 
 def _open_openvino(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
     """As `slipstream bench` runs it; whether to pin its threads depends on the model."""
-    return run_openvino(Path(job["options"]["model"]), feeds, job["threads"], **_OPENVINO[job["setting"]])
+    settings = {"INFERENCE_PRECISION_HINT": job["options"].get("precision", "f32"), **_OPENVINO[job["setting"]]}
+    return run_openvino(Path(job["options"]["model"]), feeds, job["threads"], **settings)
 
 
 def _open_onnxruntime(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:

@@ -97,7 +97,7 @@ def compile(
 
     The result has been compared with the reference on several seeds; on a mismatch, as on any other error,
     nothing is written and a previous artifact in `output` stays as it was. `dtype` "float16" computes a float32
-    model's products in half precision, on a GPU; its inputs and outputs stay as they are. What cannot be compiled runs
+    model's products in half precision; its inputs and outputs stay as they are. What cannot be compiled runs
     in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing else; what it
     does not name is random. `shapes` with lists or ranges (docs/shapes.md) make one artifact for all of them; with
     `pad`, inputs of other shapes are filled up with zeros to the next larger one and results are cut back. With a

@@ -84,6 +84,10 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("GPU memory", f"{machine.gpu_bandwidth / 1e9:.0f} GB/s copied, read and written"))
     if machine.peak_flops is not None:
         rows.append(("peak", f"{machine.peak_flops / 1e9:.0f} GFLOP/s in float32 on {machine.cores} cores"))
+    if machine.peak_half_flops:
+        rows.append(("", f"{machine.peak_half_flops / 1e9:.0f} GFLOP/s in float16 on {machine.cores} cores"))
+    elif machine.peak_half_flops is not None:
+        rows.append(("float16", "no arithmetic in it: --dtype float16 is refused, float32 or int8 are what to use"))
     if machine.integer_instruction == "":
         rows.append(("int8", "no instruction for 8-bit dot products: quantised models run in ordinary multiplications"))
     elif machine.peak_integer_ops is not None:

@@ -21,12 +21,13 @@ from slipstream.machine.target import Target
 DIRECT = ""
 # Outputs to a side of a tile, by form.
 TILES = {"winograd2": 2, "winograd4": 4}
+_LARGEST_OF_HALVES = 2
 
 # Larger tiles save more multiplications but have more weights, which a running model reads from memory. For images of
 # fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones. A core with short
 # vectors takes longer to multiply, and no longer to read.
 _FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
-_FEWEST_PIXELS_IN_SHORT_VECTORS = {"winograd4": 7 * 7}
+_FEWEST_PIXELS_IN_SHORT_VECTORS = {"winograd4": 7 * 7, "winograd2": 12 * 12}
 _SHORT_VECTOR = 4  # lanes
 # With fewer multiplications than this, starting the three stages on the cores takes longer than the work.
 _FEWEST_MULTIPLICATIONS = 5_000_000
@@ -78,7 +79,14 @@ def function_in(form: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc
     """`func` in the form of that name; None if it has none. On a GPU there is only the direct one."""
     if form == DIRECT:
         return func
-    return winograd_form(func, TILES[form], target) if form in TILES and target.gpu is None else None
+    if form not in tiles_of(target) or target.gpu is not None:
+        return None
+    return winograd_form(func, TILES[form], target)
+
+
+def tiles_of(target: Target) -> dict[str, int]:
+    """`TILES` that a target can use: the transforms of larger ones cost more digits than halves have."""
+    return {form: tile for form, tile in TILES.items() if not target.is_half or tile <= _LARGEST_OF_HALVES}
 
 
 def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Target) -> Start | None:
@@ -98,7 +106,8 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
         return None
     pixels = convolution.height * convolution.width
     limits = _FEWEST_PIXELS_IN_SHORT_VECTORS if target.vector_lanes <= _SHORT_VECTOR else _FEWEST_PIXELS
-    form = next((form for form, fewest in limits.items() if pixels >= fewest), DIRECT)
+    usable = tiles_of(target)
+    form = next((form for form, fewest in limits.items() if pixels >= fewest and form in usable), DIRECT)
     if form == DIRECT:
         return None
     tiles = convolution.tiles(TILES[form])
@@ -110,5 +119,6 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
 
 
 def _is_worthwhile(convolution: Convolution, target: Target) -> bool:
-    whole_vectors = convolution.channels % target.vector_lanes == convolution.filters % target.vector_lanes == 0
+    lanes = target.vector_elements
+    whole_vectors = convolution.channels % lanes == convolution.filters % lanes == 0
     return whole_vectors and convolution.multiplications >= _FEWEST_MULTIPLICATIONS

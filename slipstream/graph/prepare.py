@@ -19,6 +19,8 @@ from slipstream.frontends.model import Model
 from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
+from slipstream.graph.cpu.half_elements import compute_in_halves
+from slipstream.graph.cpu.half_sums import sum_halves
 from slipstream.graph.cpu.integer_products import use_integers
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
 from slipstream.graph.cpu.whole_vectors import fill_vectors
@@ -26,11 +28,11 @@ from slipstream.graph.fold import fold_constants
 from slipstream.graph.gpu.exported_products import restore_products
 from slipstream.graph.gpu.fuse import fuse_as_tvm, fuse_kernels
 from slipstream.graph.gpu.parallel_matmuls import join_matmuls
-from slipstream.graph.gpu.storage_type import store_in
 from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
+from slipstream.graph.storage_type import store_in
 from slipstream.machine.target import Target
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
@@ -61,6 +63,13 @@ def _legalize_exactly(mod: tvm.IRModule, _: Target) -> tvm.IRModule:
 
 def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     return fuse_kernels(mod, with_attention=target.has_triton) if target.uses_tensor_cores else fuse_as_tvm(mod)
+
+
+def _use_halves(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    if not target.is_half:
+        return mod
+    stored = store_in(mod, target.dtype)
+    return stored if target.gpu else map_prim_funcs(stored, lambda func: compute_in_halves(sum_halves(func)))
 
 
 def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -166,8 +175,8 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "half precision",
-        "on a GPU, if asked for: kernels exchange float16 or bfloat16 and compute in float32",
-        lambda mod, target: store_in(mod, target.dtype) if target.is_half else mod,
+        "if asked for: operators exchange float16 or bfloat16; a CPU multiplies halves, all else is in float32",
+        _use_halves,
     ),
     Pass(
         "mark weights",

@@ -127,5 +127,5 @@ def divisors(number: int, limit: int) -> list[int]:
 
 def vector_width(extent: int, target: Target) -> int:
     """The largest power of two that divides `extent` and fits a register; 1 if it is not worth it."""
-    width = math.gcd(extent, target.vector_lanes)
+    width = math.gcd(extent, target.vector_elements)
     return width if width > 2 else 1

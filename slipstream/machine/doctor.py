@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ class Problem:
 class Machine:
     """`target` and `features` are unknown where TVM does not work; so is what was not to be measured.
 
-    `integer_instruction` computes 8-bit dot products; empty where the CPU has none.
+    `integer_instruction` computes 8-bit dot products; empty where the CPU has none. `peak_half_flops` are of float16, 0
+    where the CPU has no arithmetic in it.
     """
 
     cpu: str
@@ -72,6 +73,7 @@ class Machine:
     target: str | None = None
     features: list[str] = field(default_factory=list)
     peak_flops: float | None = None
+    peak_half_flops: float | None = None
     integer_instruction: str | None = None
     peak_integer_ops: float | None = None
     bandwidth: float | None = None
@@ -276,6 +278,8 @@ def _run_probe(measure: bool) -> None:
     _report(target=str(target), features=target.features, integer_instruction=dot_product_of(target).name)
     if measure:
         _report(peak_flops=measure_peak_flops(target))
+        halves = replace(target, dtype="float16")
+        _report(peak_half_flops=measure_peak_flops(halves) if target.has_half_arithmetic else 0.0)
         _report(peak_integer_ops=measure_peak_integer_ops(target))
         _report(bandwidth=measure_bandwidth(target))
     _probe_gpu(measure)

@@ -24,7 +24,8 @@ _FLOAT_BYTES = 4
 
 
 def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
-    """float32 FLOP/s that `target.threads` cores reach together on multiply-adds in vector registers.
+    """FLOP/s that `target.threads` cores reach together on multiply-adds in vector registers: of float16 if the target
+    computes in it, else of float32.
 
     It is timed while the cores are running it, so other work on the machine hardly lowers it. Cores that are
     two threads of one physical core share its peak.
@@ -33,11 +34,12 @@ def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
     import tvm
 
     # Sums for all registers but the factor's and, on a CPU that cannot fuse, the product's.
-    shape = (target.vector_registers - 2, target.vector_lanes)
-    kernel = _compile(_multiply_adds(*shape), target)
-    start = 1 + np.random.default_rng(0).random(shape, dtype=np.float32)
+    shape = (target.vector_registers - 2, target.vector_elements)
+    dtype = "float16" if target.dtype == "float16" else "float32"
+    kernel = _compile(_multiply_adds(*shape, dtype), target)
+    start = (1 + np.random.default_rng(0).random(shape, dtype=np.float32)).astype(dtype)
     # Too small to change a sum, so that none ever overflows, and yet no denormal, which would be slow.
-    factor = np.full(target.vector_lanes, 1e-9, dtype=np.float32)
+    factor = np.full(shape[1], 2.0**-14 if dtype == "float16" else 1e-9, dtype=dtype)
 
     def arguments() -> list[Any]:
         return [tvm.runtime.tensor(start), tvm.runtime.tensor(factor)]
@@ -93,7 +95,7 @@ def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAME
     return calls_per_second * vectors * target.vector_lanes * 3 * _FLOAT_BYTES
 
 
-def _multiply_adds(chains: int, lanes: int) -> Any:
+def _multiply_adds(chains: int, lanes: int, dtype: str = "float32") -> Any:
     """main(sums, factor): `_STEPS` times, each chain of sums adds factor * (its neighbour's sum).
 
     A product that changes from step to step cannot be moved out of the loop, and one that is added to the sum
@@ -104,11 +106,11 @@ def _multiply_adds(chains: int, lanes: int) -> Any:
 
     with IRBuilder() as builder, ir.prim_func(s_tir=True):
         ir.func_name("main")
-        sums = ir.arg("sums", ir.buffer((chains, lanes), "float32"))
-        factor = ir.arg("factor", ir.buffer((lanes,), "float32"))
+        sums = ir.arg("sums", ir.buffer((chains, lanes), dtype))
+        factor = ir.arg("factor", ir.buffer((lanes,), dtype))
         # A small buffer per chain: LLVM turns each into a register. TVM would put a larger one, or any of
         # scope "local", on the heap.
-        registers = [ir.alloc_buffer((lanes,), "float32", scope="global") for _ in range(chains)]
+        registers = [ir.alloc_buffer((lanes,), dtype, scope="global") for _ in range(chains)]
         for chain, register in enumerate(registers):
             with ir.vectorized(lanes) as lane:
                 ir.buffer_store(register, sums[chain, lane], [lane])

@@ -21,6 +21,8 @@ _CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
 DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Types that need tensor cores of this architecture or a later one.
 _AMPERE = 80
+# The feature of each architecture with which vectors of float16 are multiplied and added.
+_HALF_ARITHMETIC = {"aarch64": "fullfp16", "x86_64": "avx512fp16"}
 _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
 
 
@@ -29,7 +31,7 @@ class Target:
     """A CPU to generate code for. `features` are the vector extensions that code may use.
 
     With a `gpu` the operators run there, and the CPU is its host: it folds constants and launches kernels. `dtype` is
-    what a float32 model's products are computed in.
+    what a float32 model's products are computed in, and tensors are stored in between operators (tf32: in float32).
     """
 
     architecture: str
@@ -47,8 +49,13 @@ class Target:
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether products are computed in a type with fewer digits than float32."""
-        return self.dtype != "float32"
+        """Whether products are computed on a GPU, in a type with fewer digits than float32."""
+        return self.gpu is not None and self.dtype != "float32"
+
+    @property
+    def has_half_arithmetic(self) -> bool:
+        """Whether the CPU multiplies and adds vectors of float16."""
+        return any(feature in self.features for feature in _HALF_ARITHMETIC.values())
 
     @property
     def rounding(self) -> float:
@@ -100,6 +107,11 @@ class Target:
         return 8 if "avx2" in self.features else 4
 
     @property
+    def vector_elements(self) -> int:
+        """Elements of the type that tensors are stored in, in one vector register."""
+        return self.vector_lanes * (2 if self.is_half and self.gpu is None else 1)
+
+    @property
     def vector_registers(self) -> int:
         """How many vector registers there are."""
         return 16 if self.architecture == "x86_64" and "avx512f" not in self.features else 32
@@ -108,7 +120,8 @@ class Target:
         if self.gpu is not None:
             dtype = f", {self.dtype}" if self.uses_tensor_cores else ""
             return f"{self.gpu.name} ({self.gpu.architecture}){dtype}"
-        return f"{self.cpu} ({self.architecture}), {self.threads} threads"
+        dtype = f", {self.dtype}" if self.dtype != "float32" else ""
+        return f"{self.cpu} ({self.architecture}), {self.threads} threads{dtype}"
 
 
 def resolve_target(spec: str = "cpu", threads: int | None = None, dtype: str = "float32") -> Target:
@@ -130,8 +143,14 @@ def _in_type(target: Target, dtype: str) -> Target:
         raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
     if dtype == "int8":
         raise TargetError("a model is quantised before it is compiled: 'slipstream quantize', or --dtype int8 there")
-    if dtype != "float32" and target.gpu is None:
-        raise TargetError(f"{dtype} is for GPUs, a CPU would only lose speed and digits: leave --dtype out")
+    if dtype in ("bfloat16", "tf32") and target.gpu is None:
+        raise TargetError(f"{dtype} is for GPUs: on a CPU leave --dtype out for float32, or choose float16 or int8")
+    if dtype == "float16" and target.gpu is None and not target.has_half_arithmetic:
+        needed = _HALF_ARITHMETIC.get(target.architecture, "instructions for it")
+        raise TargetError(
+            f"{target.cpu} ({target.architecture}) has no float16 arithmetic, which needs {needed}: "
+            "leave --dtype out to compute in float32, or choose int8"
+        )
     if dtype in ("bfloat16", "tf32") and target.gpu is not None and target.gpu.capability < _AMPERE:
         raise TargetError(
             f"{target.gpu.name} ({target.gpu.architecture}) has no {dtype}, which needs sm_80 or later: "

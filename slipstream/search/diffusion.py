@@ -203,7 +203,7 @@ def _realize(
     cores take longer, and TVM replays them without Python's lock.
     """
     new = (program for program in programs if program.identity not in known)
-    if not space.target.is_half:
+    if not (space.target.gpu and space.target.is_half):
         for program in new:
             yield program, space.realize(program)
         return

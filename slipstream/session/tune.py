@@ -80,7 +80,7 @@ def tune(
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
-    `dtype` "float16", "bfloat16" or "tf32" computes a float32 model on the tensor cores of a GPU. What cannot be
+    `dtype` "float16" computes a float32 model's products in that type, "bfloat16" or "tf32" on a GPU. What cannot be
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
     else; what it does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make
     one artifact; with `pad`, it fills inputs of other shapes up to the next larger one. `callbacks` get every event and

@@ -126,7 +126,7 @@ def residual_model() -> onnx.ModelProto:
     return proto
 
 
-def difference(proto: onnx.ModelProto, target: Target, integers: int = 1) -> float:
+def difference(proto: onnx.ModelProto, target: Target, integers: int = 1, positive: bool = False) -> float:
     """The largest difference from ONNX Runtime, with `integers` products in integers."""
     loaded: Model = load_model(proto)
     prepared, _ = prepare(loaded.module, target)
@@ -135,7 +135,8 @@ def difference(proto: onnx.ModelProto, target: Target, integers: int = 1) -> flo
     run = TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs, target.threads)
     rng = np.random.default_rng(0)
     (spec,) = loaded.inputs
-    feed = {spec.name: (rng.standard_normal(spec.shape) * 4).astype(np.float32)}
+    values = rng.standard_normal(spec.shape) * 4
+    feed = {spec.name: (np.abs(values) * 20 if positive else values).astype(np.float32)}
     ((expected,),) = loaded.reference.outputs([feed])
     (actual,) = run(feed)
     assert np.ptp(expected) > 0
@@ -263,3 +264,38 @@ def test_a_dynamically_quantised_matmul_is_an_integer_product() -> None:
     ]
     proto = model(nodes, {"x": (T.FLOAT, [5, 600])}, "y", 13, weights)
     assert difference(proto, resolve_target(threads=2)) < 1e-2
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_convinteger_is_an_integer_product(dynamic: bool) -> None:
+    """With a border of the zero point; sums of fewer than 2**24 are exact."""
+    weights = {"w": levels(8, 160, 3, 3, low=100), "wz": np.array(0, np.int8), "qz": np.array(3, np.uint8)}
+    rounded = [node("DynamicQuantizeLinear", "x", "q qs dz")] if dynamic else [node("Cast", "x", "q", to=T.UINT8)]
+    convolution = node("ConvInteger", f"q w {'dz' if dynamic else 'qz'} wz", "y", pads=[1, 1, 1, 1])
+    proto = model([*rounded, convolution], {"x": (T.FLOAT, [1, 160, 5, 5])}, "y", 13, weights, {"y": T.INT32})
+    assert difference(proto, resolve_target(threads=2), positive=True) == 0
+
+
+@pytest.mark.parametrize("activation", [np.int8, np.uint8])
+def test_a_product_of_two_activations_is_an_integer_product(activation: Any) -> None:
+    shift = 128 if activation == np.uint8 else 0
+    weights = {
+        "xs": np.array(0.05, np.float32),
+        "xz": np.array(5 + shift, activation),
+        "ts": np.array(0.04, np.float32),
+        "tz": np.array(shift - 9, activation),
+        "ys": np.array(1.0, np.float32),
+        "yz": np.array(shift, activation),
+    }
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "q"),
+        node("DequantizeLinear", "q xs xz", "d"),
+        node("Transpose", "x", "t", perm=[0, 1, 3, 2]),
+        node("QuantizeLinear", "t ts tz", "tq"),
+        node("DequantizeLinear", "tq ts tz", "td"),
+        node("MatMul", "d td", "m"),
+        node("QuantizeLinear", "m ys yz", "yq"),
+        node("DequantizeLinear", "yq ys yz", "y"),
+    ]
+    proto = model(nodes, {"x": (T.FLOAT, [1, 3, 16, 24])}, "y", 13, weights)
+    assert difference(proto, resolve_target(threads=2)) <= 1.0 * 1.001

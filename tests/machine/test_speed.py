@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,20 +44,31 @@ def test_dot_products_are_faster_than_floats_where_there_is_an_instruction(targe
     assert (peak > 1.5 * speed.measure_peak_flops(target, 0.1)) == bool(dot_product_of(target).instruction)
 
 
-def test_peak_kernel_does_the_work_that_is_counted(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timing
+def test_halves_are_twice_as_fast_as_floats_where_there_is_arithmetic(target: Target) -> None:
+    if not target.has_half_arithmetic:
+        pytest.skip("this CPU has no arithmetic in float16")
+    peak = speed.measure_peak_flops(replace(target, dtype="float16"), 0.1)
+    assert peak > 1.5 * speed.measure_peak_flops(target, 0.1)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
+def test_peak_kernel_does_the_work_that_is_counted(
+    target: Target, monkeypatch: pytest.MonkeyPatch, dtype: str, tolerance: float
+) -> None:
     import tvm
 
     monkeypatch.setattr(speed, "_STEPS", 3)
-    start = np.random.default_rng(0).random((5, target.vector_lanes), dtype=np.float32)
+    start = np.random.default_rng(0).random((5, target.vector_lanes), dtype=np.float32).astype(dtype)
     sums = tvm.runtime.tensor(start)
-    factor = tvm.runtime.tensor(np.full(target.vector_lanes, 0.5, np.float32))
-    speed._compile(speed._multiply_adds(*start.shape), target)(sums, factor)
+    factor = tvm.runtime.tensor(np.full(target.vector_lanes, 0.5, dtype))
+    speed._compile(speed._multiply_adds(*start.shape, dtype), target)(sums, factor)
 
     expected = start.astype(np.float64)
     for _ in range(3):
         for chain in range(5):
             expected[chain] += 0.5 * expected[(chain + 1) % 5]
-    np.testing.assert_allclose(sums.numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(sums.numpy(), expected, rtol=tolerance)
 
 
 @pytest.mark.timing

@@ -19,6 +19,7 @@ from slipstream.frontends.onnx_rewrites.builder import Builder, Rewrite, attribu
 from slipstream.frontends.onnx_rewrites.fused import MICROSOFT
 
 _EXACT = 1 << 24
+_IMAGES = 4  # dimensions of a batch of them
 _OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
@@ -118,7 +119,16 @@ def _matmul_sums(g: Builder, a: str, b: str, a_zero: str, b_zero: str, shapes: A
 
 def _conv_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     x, w, x_zero, w_zero = inputs_of(node, 4)
-    return [_conv_sums(g, node, x, w, x_zero, w_zero, g.static_shape(node, 1))]
+    w_shape, attributes = g.static_shape(node, 1), attributes_of(node)
+    is_plain = len(w_shape) == _IMAGES and not any(step > 1 for step in attributes.get("dilations", ()))
+    is_plain &= attributes.get("group", 1) == 1 or w_shape[1] == 1
+    if is_plain and (not x_zero or g.shape(x_zero) in ((), (1,))) and _is_centred(g, w, w_zero):
+        own = {name: attributes[name] for name in _OF_CONV if name in attributes}
+        one = g.constant(1.0, np.float32)
+        zero = x_zero or g.constant(0, g.dtype(x))
+        product = g.op("Conv", _dequantize(g, x, one, zero), _dequantize(g, w, one, w_zero), **own)
+        return [g.cast(product, np.int32)]
+    return [_conv_sums(g, node, x, w, x_zero, w_zero, w_shape)]
 
 
 def _matmul_integer(g: Builder, node: onnx.NodeProto) -> Sequence[str]:

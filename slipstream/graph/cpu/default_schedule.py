@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -18,6 +19,7 @@ from slipstream.graph.cpu.depthwise import find_border, share_rows
 from slipstream.graph.cpu.dot_product import find_dot_product, intrinsic
 from slipstream.graph.cpu.register_tile import choose_tile, useful_padding
 from slipstream.graph.cpu.spread_loops import spread_blocks, vectorize_registers
+from slipstream.graph.describe.blocks import adds_partial_sums
 from slipstream.graph.gpu.default_schedule import schedule_on_gpu
 from slipstream.graph.schedule_blocks import (
     DATA_PARALLEL,
@@ -85,7 +87,7 @@ def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     """A matmul whose rows or columns fill no register tile (197 tokens, 97 classes): pad, tile, cut off."""
     anchor = _find_contraction(sch)
     padding = useful_padding(sch, anchor, target) if anchor is not None else []
-    if all(multiple == 1 for multiple in padding):
+    if all(multiple == 1 for multiple in padding) or find_total(sch, anchor) is not None:
         return False
     sch.pad_einsum(anchor, padding)
     weights = _weights(sch)
@@ -111,20 +113,25 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
 
     Three levels: pieces for the cores, tiles that share cached data, and one tile's sums in registers through the
     whole reduction. The middle level has one tile by default and is for the tuner. A piece of a depthwise
-    convolution has some rows of the image and their border, so that these stay in the cache.
+    convolution has some rows of the image and their border, so that these stay in the cache. Where partial sums are
+    added up by a block of their own, its loops are cut instead, and a tile's partial sums are computed inside them.
     """
     inline_cheap_blocks(sch)
-    epilogue = find_epilogue(sch, anchor) or [sch.cache_write(anchor, 0, "global")]
-    elements = elements_of(sch.get(anchor).writes[0].source)
+    total = find_total(sch, anchor)
+    whole = anchor if total is None else total
+    epilogue = find_epilogue(sch, whole) or [sch.cache_write(whole, 0, "global")]
+    elements = elements_of(sch.get(whole).writes[0].source)
     dot = find_dot_product(sch, anchor, target)
     tile = choose_tile(sch, anchor, target, dot)
-    spatial, reductions = split_by_kind(sch, anchor)
+    own_spatial, _ = split_by_kind(sch, anchor)
+    spatial, reductions = split_by_kind(sch, whole)
+    row_axis = None if tile.row_axis is None else tile.row_axis - (len(own_spatial) - len(spatial))
     *rows, columns = spatial
     border = find_border(sch, anchor)
     shares = share_rows(sch, anchor, tile, target) if border is not None else [1] * len(rows)
     pieces, tiles, inner = [], [], []
     for axis, loop in enumerate(rows):
-        own = [tile.rows] if axis == tile.row_axis else []
+        own = [tile.rows] if axis == row_axis else []
         (piece, shared, *registers), _ = sample_split(sch, loop, [shares[axis], *own], target.vector_registers)
         pieces.append(piece)
         tiles.append(shared)
@@ -132,7 +139,7 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     instruction: list[Any] = []
     if dot is None:
         (piece, shared, *registers), factors = sample_split(
-            sch, columns, [1, tile.vectors, tile.lanes], target.vector_lanes
+            sch, columns, [1, tile.vectors, tile.lanes], target.vector_elements
         )
         at_once = factors[-1]
     else:
@@ -146,13 +153,18 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     # The larger operand is walked by the outer loops, so that the smaller one stays in cache.
     pieces = [piece, *pieces] if _weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
     tiles.append(shared)
-    *reductions, last = reductions
-    reductions += sample_split(sch, last, [1], MOST_UNROLLED)[0]
+    if total is None:
+        *reductions, last = reductions
+        reductions += sample_split(sch, last, [1], MOST_UNROLLED)[0]
     sch.reorder(*pieces, *tiles, *reductions, *inner, *instruction)
     cores = sch.fuse(*pieces)
     for block in epilogue:
         sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
-    done = [anchor, *epilogue]
+    done = [whole, *epilogue]
+    parts = _Parts([], [])
+    if total is not None:
+        parts = _tile_partial_sums(sch, anchor, reductions[-1], at_once, first=1 + len(tiles) + len(reductions))
+        done.append(anchor)
     if border is not None:
         sch.compute_at(border, cores, preserve_unit_loops=True)
         vectorize_registers(sch, sch.get_loops(border)[-1], target)
@@ -163,18 +175,45 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     else:
         for loop in inner:
             sch.unroll(loop)
-    sch.unroll(reductions[-1])
+    if total is None:
+        sch.unroll(reductions[-1])
     # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
     for block in epilogue:
         if elements_of(sch.get(block).writes[0].source) == elements:
             *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
-            whole = [block_columns] if at_once is None else sch.split(block_columns, [None, at_once])
-            unroll_and_vectorize(sch, [*block_rows, *whole])
-    init = sch.decompose_reduction(anchor, reductions[0])
+            vectors = [block_columns] if at_once is None else sch.split(block_columns, [None, at_once])
+            unroll_and_vectorize(sch, [*block_rows, *vectors])
+    if total is not None:
+        done.append(part_init := sch.decompose_reduction(anchor, parts.reductions[0]))
+        unroll_and_vectorize(sch, sch.get_loops(part_init)[-len(parts.tile) :])
+    init = sch.decompose_reduction(whole, reductions[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) - len(instruction[:1]) :])
     spread_blocks(sch, target, skip={sch.get(block).name_hint for block in (init, *done)})
     if dot is not None:
         sch.tensorize(instruction[0], intrinsic(*dot))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The loops of the partial sums of a tile: through the reduction, and over the tile."""
+
+    reductions: list[Any]
+    tile: list[Any]
+
+
+def _tile_partial_sums(sch: s_tir.Schedule, anchor: Any, around: Any, at_once: Any, first: int) -> _Parts:
+    """Compute the partial sums of one tile, in registers, inside the loop `around`, which adds them up and is number
+    `first`."""
+    sch.compute_at(anchor, around, preserve_unit_loops=True)
+    own = list(zip(sch.get_loops(anchor)[first:], iter_kinds(sch, anchor), strict=True))
+    *rows, columns = [loop for loop, kind in own if kind == DATA_PARALLEL]
+    *reductions, last = [loop for loop, kind in own if kind == REDUCTION]
+    tile = [*rows, *sch.split(columns, [None, at_once])]
+    reductions += sample_split(sch, last, [1], MOST_UNROLLED)[0]
+    sch.reorder(*reductions, *tile)
+    unroll_and_vectorize(sch, tile)
+    sch.unroll(reductions[-1])
+    return _Parts(reductions, tile)
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
@@ -238,6 +277,14 @@ def inline_cheap_blocks(sch: s_tir.Schedule) -> None:
 
 def _may_join_reduction(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
     return is_plain_copy(sch, block) or (pads_rows(sch, block) and not _is_contraction(sch, reduction))
+
+
+def find_total(sch: s_tir.Schedule, anchor: Any) -> Any | None:
+    """The block that only adds up the partial sums of `anchor` (see `half_sums`); None if there is none."""
+    consumers = sch.get_consumers(anchor)
+    if len(consumers) != 1 or REDUCTION not in iter_kinds(sch, consumers[0]):
+        return None
+    return consumers[0] if adds_partial_sums(sch.get(consumers[0]), sch.get(anchor)) else None
 
 
 def find_epilogue(sch: s_tir.Schedule, anchor: Any) -> list[Any]:

@@ -177,10 +177,55 @@ def _bordered(data: Any, zero: Any, window: Window) -> tuple[Any, tuple[int, ...
     return image, (batch, rows, columns, channels), place
 
 
+def packed(data: Any, dot: DotProduct) -> Any:
+    """`pack_columns` of the last two axes at run time, as int8; nothing is added to fill vectors."""
+    *batch, length, columns = (int(extent) for extent in data.shape)
+    shift = int(np.iinfo(np.int8).min) - int(np.iinfo(str(data.dtype)).min)
+
+    def weight(*at: Any) -> Any:
+        *of_batch, vector, step, lane, place = at
+        value = data[(*of_batch, step * dot.group + place, vector * dot.lanes + lane)]
+        return (value.astype("int32") + shift).astype("int8") if shift else value
+
+    shape = (*batch, columns // dot.lanes, length // dot.group, dot.lanes, dot.group)
+    return te.compute(shape, weight, name="packed")
+
+
+def sums_of_rows(data: Any) -> Any:
+    """The sum over the last axis, as int32."""
+    k = te.reduce_axis((0, data.shape[-1]), name="k")
+    return te.compute(data.shape[:-1], lambda *at: te.sum(data[(*at, k)].astype("int32"), axis=k), name="of_rows")
+
+
+def sums_of_columns(weights: Any) -> Any:
+    """The sums of packed columns, as int32."""
+    *batch, vectors, steps, lanes, group = weights.shape
+    step, place = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, group), name="place")
+
+    def total(*at: Any) -> Any:
+        *of_batch, column = at
+        value = weights[(*of_batch, column // lanes, step, column % lanes, place)]
+        return te.sum(value.astype("int32"), axis=[step, place])
+
+    return te.compute((*batch, vectors * lanes), total, name="of_columns")
+
+
+def scaled_with_both(sums: Any, of_rows: Any, of_columns: Any, zeros: Any, scale: Any) -> Any:
+    """Sums of products of two tensors, less what their zero points add, in float32."""
+
+    def value(*at: Any) -> Any:
+        *batch, row, column = at
+        less = zeros[0] * of_columns[(*batch, column)] + zeros[1] * of_rows[(*batch, row)]
+        return (sums[at] - less + zeros[2]).astype("float32") * scale[0]
+
+    return te.compute(sums.shape, value, name="scaled")
+
+
 def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
-    """Sums of products of the last axis of `data` and packed columns."""
+    """Sums of products of the last axis of `data` and packed columns, which may differ along its first axes."""
     *outer, length = data.shape
-    depth, columns = int(weights.shape[1]) * dot.group, int(weights.shape[0]) * dot.lanes
+    *batch, vectors, steps, _, _ = weights.shape
+    depth, columns = int(steps) * dot.group, int(vectors) * dot.lanes
     if depth != int(length):
         given = data
         data = te.compute(
@@ -191,7 +236,8 @@ def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
     k = te.reduce_axis((0, depth), name="k")
 
     def product(*at: Any) -> Any:
-        weight = weights[at[-1] // dot.lanes, k // dot.group, at[-1] % dot.lanes, k % dot.group]
+        own = at[: len(batch)]
+        weight = weights[(*own, at[-1] // dot.lanes, k // dot.group, at[-1] % dot.lanes, k % dot.group)]
         return te.sum(data[(*at[:-1], k)].astype("int32") * weight.astype("int32"), axis=k)
 
     return te.compute((*outer, columns), product, name="integer_matmul")

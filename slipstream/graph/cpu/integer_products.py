@@ -60,6 +60,15 @@ class Levels:
 
 
 @dataclass(frozen=True)
+class DynamicLevels:
+    """The same with a zero point that is computed: a tensor of one number in float32."""
+
+    data: Any
+    scale: float
+    zero: Any
+
+
+@dataclass(frozen=True)
 class Weights:
     """A constant of bytes; `scale` is one number or one for each entry along `axis`."""
 
@@ -98,10 +107,13 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
     def _replacement(self, call: Any) -> Any | None:
         name = _name(call)
         if name == "relax.nn.conv2d":
-            return self._scaled(self._convolution(call))
+            sums = self._convolution(call)
+            return self._dynamic_convolution(call) if sums is None else self._scaled(sums)
         if name == "relax.matmul":
-            sums = self._matmul(call)
-            return self._dynamic_matmul(call) if sums is None else self._scaled(sums)
+            if (sums := self._matmul(call)) is not None:
+                return self._scaled(sums)
+            dynamic = self._dynamic_matmul(call)
+            return self._activations_matmul(call) if dynamic is None else dynamic
         if name == "relax.astype" and str(call.attrs.dtype) == self._dot.data_type:
             return self._quantise(call)
         if name in _KEEPS_LEVELS and (levels := self._levels_of(call.args[0])) is not None:
@@ -140,17 +152,24 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return result
 
     def _convolution(self, call: Any) -> Sums | None:
+        levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
+        if levels is None or weights is None:
+            return None
+        data = self._sums_of_image(call, levels.data, self._zero(levels.zero), weights)
+        if data is None:
+            return None
+        filters = weights.data.shape[0]
+        scale = np.broadcast_to((weights.scale * levels.scale).astype(np.float32), (filters,))
+        offset = -levels.zero * weights.data.astype(np.int64).sum(axis=(1, 2, 3))
+        return Sums(data, offset.astype(str(data.ty.dtype)), scale, filters, _largest(weights.data, (1, 2, 3)))
+
+    def _sums_of_image(self, call: Any, data: Any, zero: Any, weights: Weights) -> Any | None:
+        """Sums of products of bytes, with a border of the one byte in `zero`; None where bytes cannot be used."""
         attributes = call.attrs
         layouts = attributes.data_layout, attributes.kernel_layout, attributes.out_layout
-        levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
-        if levels is None or weights is None or layouts != ("NHWC", "OHWI", "NHWC"):
+        if layouts != ("NHWC", "OHWI", "NHWC") or (weights.axis != 0 and weights.scale.size > 1):
             return None
         filters, kernel_y, kernel_x, depth = weights.data.shape
-        scale = weights.scale * levels.scale
-        if weights.axis != 0 and weights.scale.size > 1:
-            return None
-        scale = np.broadcast_to(scale.astype(np.float32), (filters,))
-        largest = _largest(weights.data, (1, 2, 3))
         window = Window(
             (kernel_y, kernel_x),
             _pair(attributes.strides),
@@ -160,17 +179,12 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         )
         if window.groups > 1 and depth == 1 and window.groups == filters and kernel_y * kernel_x <= _MOST_EXACT:
             by_tap = np.ascontiguousarray(weights.data[:, :, :, 0].transpose(1, 2, 0))
-            zero = self._zero(levels.zero)
             if self._dot is SDOT and filters % SDOT_OF_CHANNELS.lanes == 0:
                 packed = relax.const(integer_compute.pack_channels(by_tap, SDOT_OF_CHANNELS))
                 function = partial(integer_compute.depthwise_in_groups, dot=SDOT_OF_CHANNELS)
-                data = self._emit(function, levels.data, packed, zero, window=window)
-                offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.int32)
-                return Sums(data, offset, scale, filters, largest)
-            by_tap = by_tap.astype(np.float32)
-            data = self._emit(integer_compute.depthwise, levels.data, relax.const(by_tap), zero, window=window)
-            offset = -levels.zero * by_tap.sum(axis=(0, 1), dtype=np.float32)
-            return Sums(data, offset, scale, filters, largest)
+                return self._emit(function, data, packed, zero, window=window)
+            taps = relax.const(by_tap.astype(np.float32))
+            return self._emit(integer_compute.depthwise, data, taps, zero, window=window)
         dot, own = self._dot, weights.data
         if window.groups > 1:
             if depth % dot.group or (filters // window.groups) % dot.lanes:
@@ -180,10 +194,19 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         elif depth % dot.group:
             return None
         packed = relax.const(integer_compute.pack_columns(own, dot))
-        zero = self._zero(levels.zero)
-        data = self._emit(integer_compute.convolution, levels.data, packed, zero, window=window, dot=dot)
-        offset = -levels.zero * weights.data.astype(np.int64).sum(axis=(1, 2, 3))
-        return Sums(data, offset.astype(np.int32), scale, filters, largest)
+        return self._emit(integer_compute.convolution, data, packed, zero, window=window, dot=dot)
+
+    def _dynamic_convolution(self, call: Any) -> Any | None:
+        """The same with data whose zero point is known at run time."""
+        levels, weights = self._dynamic_levels_of(call.args[0]), self._weights_of(call.args[1])
+        if levels is None or weights is None or weights.scale.size > 1:
+            return None
+        one = relax.op.astype(relax.op.reshape(levels.zero, relax.ShapeExpr([1])), self._dot.data_type)
+        data = self._sums_of_image(call, levels.data, self.builder_.emit(one), weights)
+        if data is None or str(data.ty.dtype) != "int32":
+            return None
+        of_filters = weights.data.astype(np.int32).sum(axis=(1, 2, 3), dtype=np.int32)
+        return self._scaled_with_zero(data, of_filters, weights.scale[0] * levels.scale, levels.zero)
 
     def _matmul(self, call: Any) -> Sums | None:
         levels, weights = self._levels_of(call.args[0]), self._weights_of(call.args[1])
@@ -200,20 +223,56 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def _dynamic_matmul(self, call: Any) -> Any | None:
         """The same with data whose zero point is known at run time, as in a dynamically quantised model."""
-        scaled, weights = self._match(call.args[0], "relax.multiply"), self._weights_of(call.args[1])
+        levels, weights = self._dynamic_levels_of(call.args[0]), self._weights_of(call.args[1])
+        if levels is None or weights is None or weights.data.ndim != 2 or weights.scale.size > 1:
+            return None
+        if levels.data.ty.ndim < 2:
+            return None
+        packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
+        data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
+        of_columns = weights.data.astype(np.int32).sum(axis=0, dtype=np.int32)
+        return self._scaled_with_zero(data, of_columns, weights.scale[0] * levels.scale, levels.zero)
+
+    def _dynamic_levels_of(self, value: Any) -> DynamicLevels | None:
+        call = self._definition(value)
+        if _name(call) == "relax.permute_dims":
+            if (levels := self._dynamic_levels_of(call.args[0])) is None:
+                return None
+            return replace(levels, data=self.builder_.emit(relax.Call(call.op, [levels.data], call.attrs)))
+        scaled = self._match(value, "relax.multiply")
         centred = self._match(scaled[0], "relax.subtract") if scaled else None
         cast = self._match(centred[0], "relax.astype") if centred else None
         scale = _number_of(scaled[1]) if scaled else None
-        if cast is None or centred is None or scale is None or weights is None or weights.data.ndim != 2:
+        if cast is None or centred is None or scale is None or str(cast[0].ty.dtype) != self._dot.data_type:
             return None
-        if str(cast[0].ty.dtype) != self._dot.data_type or weights.scale.size > 1 or cast[0].ty.ndim < 2:
+        return DynamicLevels(cast[0], scale, centred[1])
+
+    def _scaled_with_zero(self, data: Any, of_columns: Array, scale: float, zero: Any) -> Any:
+        columns = len(of_columns)
+        parameters = relax.const(of_columns), _floats(np.full(columns, scale)), zero
+        return self._emit(integer_compute.scaled_with_zero, data, *parameters, columns=columns)
+
+    def _activations_matmul(self, call: Any) -> Any | None:
+        """A product of two tensors that are computed: the second is packed at run time.
+
+        sum((a - z) * (b - y)) is sum(a * b) - z * sum(b) - y * sum(a) + z * y * length.
+        """
+        left, right = (self._levels_of(argument) for argument in call.args)
+        if left is None or right is None:
             return None
-        columns = weights.data.shape[1]
-        packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
-        data = self._emit(integer_compute.matmul, cast[0], packed, dot=self._dot)
-        of_columns = relax.const(weights.data.astype(np.int32).sum(axis=0, dtype=np.int32))
-        scales = _floats(np.full(columns, weights.scale[0] * scale))
-        return self._emit(integer_compute.scaled_with_zero, data, of_columns, scales, centred[1], columns=columns)
+        shapes = [[int(extent) for extent in levels.data.ty.shape] for levels in (left, right)]
+        (*batch, _, length), (*other, _, columns) = shapes
+        if batch != other or length % self._dot.group or columns % self._dot.lanes:
+            return None
+        packed = self._emit(integer_compute.packed, right.data, dot=self._dot)
+        data = self._emit(integer_compute.matmul, left.data, packed, dot=self._dot)
+        # The second factor is signed whatever type data have.
+        right_zero = right.zero - (128 if self._dot.data_type == "uint8" else 0)
+        of_rows = self._emit(integer_compute.sums_of_rows, left.data)
+        of_columns = self._emit(integer_compute.sums_of_columns, packed)
+        zeros = relax.const(np.array([left.zero, right_zero, left.zero * right_zero * length], np.int32))
+        scale = _floats(left.scale * right.scale)
+        return self._emit(integer_compute.scaled_with_both, data, of_rows, of_columns, zeros, scale)
 
     def _quantise(self, call: Any) -> Any | None:
         """One function for all of `spell_out_quantisation`'s, bias and clipping before it included."""

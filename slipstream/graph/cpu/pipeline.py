@@ -16,8 +16,9 @@ from slipstream.graph.cpu.prefetch import prefetch_weights
 from slipstream.tvm_bridge.pipeline import register_pipeline
 
 NAME = "slipstream"
-# All vector registers of the largest kind: 32 of 64 bytes. Anything larger is no register tile.
-STACK_BYTES = 2048
+# All vector registers of the largest kind, 32 of 64 bytes, or the float32 totals of as many of halves. Anything larger
+# is no register tile.
+STACK_BYTES = 4096
 
 _STAYS_ON_STACK = "disable_lower_builtin"
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
@@ -32,14 +33,16 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotP
     row_axes = [(axis, extent) for axis, extent in enumerate(outer) if _shares_columns(sch, block, axis)]
     if dot is not None:
         return _choose_dot_tile(columns, row_axes, target, *dot)
+    size = tvm.DataType(str(sch.get(block).writes[0].source.dtype)).itemsize
+    register = target.vector_lanes * 2 if size == 2 else target.vector_lanes
     candidates = (
         Tile(axis, rows, vectors, lanes)
-        for lanes in divisors(math.gcd(columns, _group_size(sch, block)), target.vector_lanes)
+        for lanes in divisors(math.gcd(columns, _group_size(sch, block)), register)
         for vectors in divisors(columns // lanes, target.vector_registers - 4)
         for axis, extent in [*reversed(row_axes), (None, 1)]
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
-    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, target))
+    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, register, size))
 
 
 def _choose_dot_tile(
@@ -91,8 +94,9 @@ def _group_size(sch: s_tir.Schedule, block: Any) -> int:
     return size
 
 
-def _time_per_multiply_add(tile: Tile, target: Target) -> float:
-    """A register model: instructions of a reduction step over its multiply-adds. 1.0 is the peak.
+def _time_per_multiply_add(tile: Tile, register: int, size: int) -> float:
+    """A register model: instructions of a reduction step over its multiply-adds. 1.0 is the peak of vectors of
+    `register` elements of `size` bytes.
 
     Each step loads `vectors` operands that stream from a farther cache, broadcasts `rows` near ones, and needs
     about eight independent sums to hide the latency of a multiply-add. Sums that TVM does not keep on the
@@ -101,11 +105,11 @@ def _time_per_multiply_add(tile: Tile, target: Target) -> float:
     sums = tile.rows * tile.vectors
     loads = 2.0 * tile.vectors + 0.5 * tile.rows
     time = max(sums, loads, 8) + 0.1 * loads
-    if sums * tile.lanes * 4 > STACK_BYTES:
+    if sums * tile.lanes * size > STACK_BYTES:
         time *= 1.5
     if tile.lanes & (tile.lanes - 1):
         time *= 3.0
-    return time / sums * target.vector_lanes / tile.lanes
+    return time / sums * register / tile.lanes
 
 
 def useful_padding(sch: s_tir.Schedule, block: Any, target: Target) -> list[int]:
@@ -115,8 +119,8 @@ def useful_padding(sch: s_tir.Schedule, block: Any, target: Target) -> list[int]
     if len(spatial) < 2:
         return padding
     rows, columns = (extent_of(sch, loop) for loop in spatial[-2:])
-    if columns > 2 and vector_width(columns, target) < min(columns, target.vector_lanes, 8):
-        padding[len(spatial) - 1] = min(1 << (columns - 1).bit_length(), target.vector_lanes)
+    if columns > 2 and vector_width(columns, target) < min(columns, target.vector_elements, 8):
+        padding[len(spatial) - 1] = min(1 << (columns - 1).bit_length(), target.vector_elements)
     if rows > 8 and max(divisors(rows, 14)) < 4:
         padding[len(spatial) - 2] = 8
     return padding

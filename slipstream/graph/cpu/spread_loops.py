@@ -134,4 +134,4 @@ def _inner_extent(extent: int, target: Target) -> int:
     if (width := vector_width(extent, target)) > 1:
         return width
     piece = max(divisors(extent, _LONGEST_PIECE))
-    return piece if piece >= target.vector_lanes else extent
+    return piece if piece >= target.vector_elements else extent

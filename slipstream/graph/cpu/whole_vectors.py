@@ -28,7 +28,7 @@ def fill_vectors(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Give every convolution in NHWC whole vectors of filters where that saves instructions; not for a GPU."""
     if target.gpu is not None:
         return mod
-    filler = _Filler(mod, target.vector_lanes)
+    filler = _Filler(mod, target.vector_elements)
     main = mod.get_global_var("main")
     filler.builder_.update_func(main, filler.visit_expr(mod[main]))
     return filler.builder_.get()

@@ -5,7 +5,7 @@ Names are not used: equal computations give equal results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -27,19 +27,25 @@ _REDUCTION = 2
 
 @dataclass(frozen=True)
 class Block:
-    """A block of TIR: a loop nest around one statement."""
+    """A block of TIR: a loop nest around one statement. Its first `parts` variables tell partial sums apart, which
+    another block adds up: they count as reductions."""
 
     stmt: s_tir.SBlock
+    parts: int = 0
 
     @cached_property
     def axes(self) -> dict[Any, int]:
         """Extent of each data-parallel iteration variable."""
-        return {i.var: extent(i.dom.extent) for i in self.stmt.iter_vars if int(i.iter_type) != _REDUCTION}
+        return {i.var: extent(i.dom.extent) for i in self.stmt.iter_vars if i.var not in self.reductions}
 
     @cached_property
     def reductions(self) -> dict[Any, int]:
         """Extent of each reduction variable."""
-        return {i.var: extent(i.dom.extent) for i in self.stmt.iter_vars if int(i.iter_type) == _REDUCTION}
+        return {
+            i.var: extent(i.dom.extent)
+            for place, i in enumerate(self.stmt.iter_vars)
+            if int(i.iter_type) == _REDUCTION or place < self.parts
+        }
 
     @property
     def store(self) -> Any | None:
@@ -123,6 +129,42 @@ def blocks_of(func: tirx.PrimFunc) -> Iterator[Block]:
     for stmt in nodes(func.body, s_tir.SBlock):
         if not nodes(stmt.body, s_tir.SBlock):
             yield Block(stmt)
+
+
+def whole_sums(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks with a contraction in partial sums (see `graph/cpu/half_sums.py`) and their total as one."""
+    found: list[Block] = []
+    for block in blocks:
+        if found and adds_partial_sums(block.stmt, found[-1].stmt):
+            found[-1] = Block(found[-1].stmt, len(block.reductions))
+        elif not (found and _widens(block, found[-1])):
+            found.append(block)
+    return found
+
+
+def adds_partial_sums(block: Any, before: Any) -> bool:
+    """Whether a block does nothing but add up, in float32, the elements of float16 that the block before it wrote."""
+    parts, total = before.writes[0].source if before.writes else None, Block(block).summand
+    return (
+        bool(Block(block).reductions)
+        and Block(block).reducer == "sum"
+        and isinstance(total, tirx.Cast)
+        and isinstance(total.value, TensorLoad)
+        and total.value.source.same_as(parts)
+        and bool(factors_of(Block(before)))
+    )
+
+
+def _widens(block: Block, before: Block) -> bool:
+    """Whether a block only converts what a contraction of halves computed."""
+    value = block.store.value if block.store is not None else None
+    return (
+        isinstance(value, tirx.Cast)
+        and isinstance(value.value, TensorLoad)
+        and before.writes(value.value.source)
+        and bool(factors_of(before))
+        and str(value.value.source.dtype) == "float16"
+    )
 
 
 def convolution_of(block: Block) -> Convolution | None:

@@ -14,6 +14,7 @@ from slipstream.graph.describe.blocks import (
     blocks_of,
     convolution_of,
     matmul_of,
+    whole_sums,
     windows_of,
 )
 from slipstream.graph.describe.kinds import kind_of
@@ -89,7 +90,7 @@ def describe(func: tirx.PrimFunc) -> tuple[str, tuple[str, ...]]:
     Functions with equal keys have equal names, since both depend on the computation only. The exception is a block
     of several statements (a scatter, a sort): it goes by the name it has.
     """
-    parts = [_Part(kind_of(block), (block,)) for block in blocks_of(func)]
+    parts = [_Part(kind_of(block), (block,)) for block in whole_sums(list(blocks_of(func)))]
     for rule in _RULES:
         parts = _merge(parts, rule)
     parts = [_Part(part.kind.removesuffix(":c"), part.blocks) for part in parts if part.kind != "copy"] or parts

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import tvm
 from tvm import s_tir
 
 from slipstream.graph.cpu.default_schedule import (
@@ -45,10 +46,13 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
         return False
     sums = sch.cache_write(product, 0, "global")
     lanes = int(sch.get(product).reads[1].source.shape[-1])
-    i, j, batch, down, across, filters, channels = sch.get_loops(product)
+    i, j, *part, batch, down, across, filters, channels = sch.get_loops(product)
     vectors, lane = sch.split(filters, [None, lanes])
     loops = down, across, vectors
-    sizes = _Sizes(lanes, *(extent_of(sch, loop) for loop in (i, batch, *loops, channels)))
+    size = tvm.DataType(str(sch.get(product).writes[0].source.dtype)).itemsize
+    every_channel = extent_of(sch, channels) * math.prod(extent_of(sch, loop) for loop in part)
+    extents = (extent_of(sch, loop) for loop in (i, batch, down, across, vectors))
+    sizes = _Sizes(size, lanes, every_channel, *extents)
     cut = _choose_cut(sizes, target, by_tiles)
     (piece_down, shared_down, rows), (piece_across, shared_across, columns), (piece_filters, shared_filters, wide) = (
         sample_split(sch, loop, list(inner), max(inner[-1], most))[0]
@@ -59,7 +63,7 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
     channel, unrolled = sample_split(sch, channels, [1], MOST_UNROLLED)[0]
     pieces, inner = [batch, piece_down, piece_across], [rows, columns, wide, lane]
     shared = [shared_filters, shared_down, shared_across]
-    sch.reorder(*pieces, piece_filters, i, j, *shared, channel, unrolled, *inner)
+    sch.reorder(*pieces, piece_filters, i, j, *part, *shared, channel, unrolled, *inner)
     unroll_and_vectorize(sch, [unrolled, *inner])
     # The vectors of a register tile are separate streams, which the hardware prefetcher follows better.
     sch.annotate(channel, NO_PREFETCH, True)
@@ -88,22 +92,23 @@ def schedule_winograd(sch: s_tir.Schedule, target: Target, *, by_tiles: bool) ->
 class _Sizes:
     """The extents of the product; `vectors` are its filters in whole vectors."""
 
+    bytes: int  # of an element
     lanes: int
+    channels: int
     square: int
     batch: int
     down: int
     across: int
     vectors: int
-    channels: int
 
     @property
     def weight_bytes(self) -> int:
-        return self.square**2 * self.vectors * self.lanes * self.channels * 4
+        return self.square**2 * self.vectors * self.lanes * self.channels * self.bytes
 
     @property
     def tile_bytes(self) -> int:
         """Those of one transformed input tile."""
-        return self.square**2 * self.channels * 4
+        return self.square**2 * self.channels * self.bytes
 
 
 # (shared, registers) of a loop: how many register tiles a piece has along it, and how much a register tile has.

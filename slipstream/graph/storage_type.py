@@ -1,6 +1,7 @@
-"""Half precision as a type of storage: kernels exchange float16 or bfloat16 and compute in float32.
+"""Half precision as a type of storage: operators exchange float16 or bfloat16 and compute in float32.
 
-Of a contraction both operands are rounded, because tensor cores multiply halves; products are added up in float32.
+Of a contraction both operands are rounded, because tensor cores multiply halves; products are added up in float32. On a
+CPU `graph/cpu/half_sums.py` changes that.
 Everything else, such as norms, softmax and activations, is computed in float32 inside its kernel. Weights are rounded
 at compile time. The model's inputs and outputs keep their types, as do small constants, such as a bias.
 """
@@ -155,7 +156,7 @@ def in_storage_type(func: tirx.PrimFunc, halved: tuple[bool, ...], half: str) ->
     if result in new and any(b.writes(result) and b.reductions and b.reducer not in _EXACT for b in blocks_of(func)):
         # A running total must not be rounded each time: it is copied into the result once.
         new[result] = tirx.decl_buffer(list(result.ty.shape), _FLOAT, f"{result.name}_sum")
-        allocated, after = [new[result]], [_copy(new[result], parameters[-1], half)]
+        allocated, after = [new[result]], [rounding_copy(new[result], parameters[-1], half)]
     # What is computed from elements alone, such as a mask, may be as large as float32 can be.
     limits = half == "float16" and not any(block.reductions for block in blocks_of(func))
     changed = _Retype(new, operands, half, limits=limits).block(root)
@@ -174,8 +175,8 @@ def _buffer(like: Any, dtype: str) -> Any:
     return tirx.decl_buffer(list(like.ty.shape), dtype, like.name)
 
 
-def _copy(source: Any, to: Any, half: str) -> Any:
-    """A loop nest that rounds each element."""
+def rounding_copy(source: Any, to: Any, half: str, name: str = "rounded") -> Any:
+    """A loop nest, its block called `name`, that rounds each element."""
     shape = list(to.ty.shape)
     axes, loops = ([tirx.Var(f"{name}{n}", e.ty) for n, e in enumerate(shape)] for name in ("v", "i"))
     zero, one = ([tirx.IntImm(str(e.ty.dtype), number) for e in shape] for number in (0, 1))
@@ -184,7 +185,7 @@ def _copy(source: Any, to: Any, half: str) -> Any:
     iterations = [tirx.IterVar(domain, axis, 0) for domain, axis in zip(within, axes, strict=True)]
     regions = [[tirx.BufferRegion(buffer, at)] for buffer in (source, to)]
     store = tirx.BufferStore(to, tirx.Cast(half, tirx.BufferLoad(source, axes)), axes)
-    nest: Any = s_tir.SBlockRealize(loops, True, s_tir.SBlock(iterations, *regions, "rounded", store))
+    nest: Any = s_tir.SBlockRealize(loops, True, s_tir.SBlock(iterations, *regions, name, store))
     for loop, begin, extent in reversed(list(zip(loops, zero, shape, strict=True))):
         nest = tirx.For(loop, begin, extent, tirx.ForKind.SERIAL, nest)
     return nest

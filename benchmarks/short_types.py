@@ -1,0 +1,148 @@
+"""Models in 8 bits or in half precision against other runtimes and our own float32: what `latency --dtype` measures.
+
+In int8 all runtimes are given the same file, made by ONNX Runtime's quantiser on inputs like those that are timed. In
+half precision they are given the float32 model; OpenVINO computes it in that type, ONNX Runtime has none on a CPU and
+stays in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from benchmarks import spread
+from benchmarks.spread import table, with_quartiles
+
+OURS, OURS_FLOAT = "slipstream", "slipstream float32"
+SIDES = (OURS, OURS_FLOAT, "onnxruntime", "openvino")
+MODELS = ("resnet50", "mobilenet_v2", "bert_base")
+DTYPES = ("int8", "float16", "bfloat16")
+_HEADINGS = {OURS_FLOAT: "our float32", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+_OPENVINO = {"int8": "f32", "float16": "f16", "bfloat16": "bf16"}  # the type of what is not in 8 bits
+# Of the largest value of an output. Where many values lie between two levels of 8 bits, results are far apart.
+_TOLERANCES = {"int8": 0.25, "float16": 0.02, "bfloat16": 0.05}
+_SAMPLES = 8
+_PAUSE = 0.02
+_PATTERNS = ("back to back", "after 20 ms")
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    from benchmarks.rivals.rounds import compare
+    from slipstream.artifact.request_pattern import RequestPattern
+    from slipstream.machine.target import available_cores
+
+    sides = [side for side in SIDES if side == OURS_FLOAT or side in options.sides]
+    for model in options.models or MODELS:
+        jobs = prepared(model, options, sides, available_cores())
+        if options.prepare:
+            continue
+        result = {"dtype": options.dtype, "model": model, "threads": available_cores(), "budget": options.budget}
+        for name, pause in zip(_PATTERNS, (0.0, _PAUSE), strict=True):
+            found = compare(
+                sides,
+                jobs,
+                processes=options.processes,
+                rounds=options.rounds,
+                seed=options.seed,
+                pattern=RequestPattern(pause=pause),
+            )
+            result[name] = found
+            yield f"{model} {options.dtype}", result
+
+
+def prepared(model: str, options: argparse.Namespace, sides: list[str], threads: int) -> dict[str, dict[str, Any]]:
+    """The job of each side; what does not exist yet is quantised and tuned."""
+    from benchmarks.ended_session import tune_apart
+    from benchmarks.rivals.models import model_files
+
+    folder, dtype = options.work / model, options.dtype
+    plain = model_files(model, folder / "files")
+    files, given = plain, {"dtype": dtype}
+    if dtype == "int8":
+        files, given = model_files(str(_quantised(plain, folder / "int8.onnx")), folder / "files-int8"), {}
+    artifacts = {OURS: folder / f"tuned-{dtype}", OURS_FLOAT: folder / "tuned"}
+    tune_apart(files["source"], artifacts[OURS], budget=options.budget, seed=options.seed, **given)
+    tune_apart(plain["source"], artifacts[OURS_FLOAT], budget=options.budget, seed=options.seed)
+    named = {name: str(path) for name, path in artifacts.items()}
+    common = {"threads": threads, "artifacts": named, "tolerance": _TOLERANCES[dtype], "precision": _OPENVINO[dtype]}
+    return {
+        side: {**(plain if side == OURS_FLOAT else files), **common, "work": str(folder / side.replace(" ", "-"))}
+        for side in sides
+    }
+
+
+def _quantised(files: Mapping[str, str], path: Path) -> Path:
+    """The model in 8 bits; its ranges come from inputs like those it is timed on, in another order."""
+    import numpy as np
+
+    from slipstream.frontends.quantize import quantize
+
+    if not path.exists():
+        rng = np.random.default_rng(1)
+        with np.load(files["feeds"]) as given:
+            samples = {
+                name: np.stack(
+                    [rng.permuted(given[name].reshape(-1)).reshape(given[name].shape) for _ in range(_SAMPLES)]
+                )
+                for name in given.files
+            }
+        quantize(files["source"], path, samples)
+    return path
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    """A heading for each type; rows are models, called back to back and after a pause."""
+    lines = []
+    for dtype in DTYPES:
+        results = [result for result in data.values() if result.get("dtype") == dtype]
+        if not results:
+            continue
+        rows = []
+        for result in results:
+            for pattern in _PATTERNS:
+                if pattern in result:
+                    sides = result[pattern]
+                    cells = [_cell(sides, side) for side in _HEADINGS]
+                    rows.append([result["model"], pattern, f"{1e3 * _median(sides[OURS]):.2f}", *cells])
+        lines += ["", f"## {dtype}", "", "How many times as fast as each Slipstream's tuned model is; above 1, it is"]
+        lines += ["faster. In brackets the quartiles over rounds.", ""]
+        lines += table(["model", "called", "ms", *_HEADINGS.values()], rows)
+        errors = [(r["model"], side, r[_PATTERNS[0]][side].get("error")) for r in results for side in r[_PATTERNS[0]]]
+        found = [f"{model} {side} {error:.1e}" for model, side, error in errors if error is not None]
+        lines += ["", f"Largest errors against ONNX Runtime on the same file: {', '.join(found)}."]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    """Per type, model, side and pattern, and the geometric mean over models: how many times as fast we are."""
+    found: dict[str, str] = {}
+    means: dict[str, list[float]] = {}
+    for result in data.values():
+        for pattern in _PATTERNS if "dtype" in result else ():
+            for side in _HEADINGS:
+                if pattern in result and _ran(result[pattern], side):
+                    ratio = median(_ratios(result[pattern], side))
+                    found[f"{result['dtype']} {result['model']} {side}, {pattern}"] = f"{ratio:.2f}"
+                    means.setdefault(f"{result['dtype']} mean {side}, {pattern}", []).append(ratio)
+    return found | {name: f"{geometric_mean(ratios):.2f}" for name, ratios in means.items()}
+
+
+def _ratios(sides: Mapping[str, Any], side: str) -> list[float]:
+    return spread.ratios(sides[side]["blocks"], sides[OURS]["blocks"])
+
+
+def _ran(sides: Mapping[str, Any], side: str) -> bool:
+    return all(name in sides and "failed" not in sides[name] for name in (side, OURS))
+
+
+def _cell(sides: Mapping[str, Any], side: str) -> str:
+    if side not in sides:
+        return ""
+    return with_quartiles(_ratios(sides, side), 2) if _ran(sides, side) else sides[side]["failed"].partition(":")[0]
+
+
+def _median(found: Mapping[str, Any]) -> float:
+    return median([value for blocks in found.get("blocks", []) for value in blocks if value is not None] or [0.0])
