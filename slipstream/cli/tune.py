@@ -100,6 +100,7 @@ class _TuneCommand(click.Command):
 @_lock_option
 @_serve_option
 @rpc_options
+@click.option("--fleet", metavar="auto|HOST:PORT|ray://HOST:PORT", help="Build and measure on a Ray cluster's nodes.")
 @model_options
 @calibration_option
 @threads_option

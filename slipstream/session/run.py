@@ -53,6 +53,7 @@ class SessionRun:
     input_data: dict[str, Array] | None = None
     pad: bool = False
     lock: Path | None = None
+    fleet: str | None = None
 
     def run(self) -> TuningResult:
         from slipstream.graph.operators import extract_operators
@@ -122,6 +123,7 @@ class SessionRun:
             references=references,
             rpc=self.rpc,
             rpc_key=self.rpc_key,
+            fleet=self.fleet,
         )
 
     def _peak_flops(self) -> float:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ from slipstream.frontends.inputs import Array
 from slipstream.frontends.model import describe_parts
 from slipstream.frontends.shape_lists import Shapes, shape_sets
 from slipstream.frontends.shape_variants import variant_labels
+from slipstream.machine.hardware import describe_cpu, describe_gpu
 from slipstream.machine.target import Target, resolve_target
-from slipstream.measure.choose import check_gpu, check_rpc
+from slipstream.measure.choose import check_fleet, check_gpu, check_rpc
 from slipstream.plugins import Plugins
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
@@ -63,6 +64,7 @@ def tune(
     threads: int | None = None,
     rpc: str | None = None,
     rpc_key: str | None = None,
+    fleet: str | None = None,
     store: str | Path | None = None,
     example_inputs: Sequence[Any] | None = None,
     shapes: Shapes | None = None,
@@ -80,7 +82,8 @@ def tune(
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
-    callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
+    callables that take a `slipstream.plugins.Context`. `fleet` is the address of a Ray cluster whose nodes build and
+    measure (docs/fleet.md). `settings` sets any other field of `Settings` by its name.
     `dtype` "float16", "bfloat16" or "tf32" computes a float32 model on the tensor cores of a GPU. What cannot be
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
     else; what it does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make
@@ -103,17 +106,18 @@ def tune(
         others=settings or {},
     )
     chosen = choose()
-    parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
+    parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc, fleet)
     check_new(output)
     check_rpc(rpc, rpc_key)
     file = lock_file(lock)
     if store is not None:
         check_path(Path(store), create=True)
     resolved = resolve_target(target, threads, dtype)
-    if resolved.gpu is not None:
-        chosen = choose(gpu=True)
+    if resolved.gpu is not None or fleet is not None:
+        chosen = choose(gpu=resolved.gpu is not None, fleet=fleet is not None)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
+        check_fleet(fleet, resolved)
     sets = shape_sets(shapes)
     load: dict[str, Any] = {
         "shapes": (sets if len(sets) > 1 else sets[0]) or None,
@@ -133,6 +137,7 @@ def tune(
         "dtype": dtype,
         "threads": threads,
         "rpc": [rpc, rpc_key],
+        "fleet": fleet,
         "source": loaded.source,
         "load": load,
         "pad": pad,
@@ -166,6 +171,7 @@ def tune(
             input_data,
             pad,
             file,
+            fleet,
         )
         return run.run()
 
@@ -199,8 +205,9 @@ def resume(
         options = record.options
         settings = Settings.from_json(options["settings"])
         rpc, rpc_key = options.get("rpc", (None, None))
+        fleet = options.get("fleet")
         stored = {"scheduler": settings.scheduler, "search": settings.search, "cost": settings.cost}
-        stored["measurer"] = options.get("measurer") or _default_measurer(rpc)
+        stored["measurer"] = options.get("measurer") or _default_measurer(rpc, fleet)
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
         parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
         input_data = folder.read_inputs()
@@ -236,6 +243,7 @@ def resume(
             input_data,
             options.get("pad", False),
             file,
+            fleet,
         )
         return run.run()
 
@@ -244,41 +252,37 @@ def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str 
     """What has to be equal for measurements to be comparable. Remote devices are what their key says they are, and
     what a measurer that is not ours measures on is named after it.
     """
-    from slipstream.machine.cpu import cpu_model
-
     if measurer not in plugins.names("measurer"):
         return describe_hardware(target, rpc_key) | {"measurer": measurer}
     if target.gpu is not None:
-        # The host's CPU builds and launches; what a kernel takes is the device's business alone.
-        limits = asdict(target.gpu)
-        return {"kind": "cuda", "machine": limits.pop("name"), **limits}
-    return {
-        "kind": "cpu",
-        "architecture": target.architecture,
-        "machine": cpu_model() if rpc_key is None else f"remote devices with the key {rpc_key}",
-        "cpu": target.cpu,
-        "features": list(target.features),
-        "threads": target.threads,
-    }
+        return describe_gpu(target.gpu)
+    described = describe_cpu(target)
+    return described if rpc_key is None else {**described, "machine": f"remote devices with the key {rpc_key}"}
 
 
-def _parts(settings: Settings, given: Mapping[str, Any], measurer: Any, rpc: str | None) -> Plugins:
+def _parts(settings: Settings, given: Mapping[str, Any], measurer: Any, rpc: str | None, fleet: str | None) -> Plugins:
     """What the settings name, and the objects that were given where the settings name these."""
     named = {kind: getattr(settings, kind) for kind in given}
     choices = {kind: given[kind] if plugins.stored_name(given[kind]) == named[kind] else named[kind] for kind in given}
-    choices["measurer"] = _default_measurer(rpc) if measurer is None else measurer
+    default = _default_measurer(rpc, fleet)
+    choices["measurer"] = default if measurer is None else measurer
     parts = Plugins(**{kind: plugins.choose(kind, choices[kind]) for kind in plugins.KINDS})
-    if parts.measurer.is_ours and parts.measurer.name != _default_measurer(rpc):
-        raise plugins.PluginError(
-            "the measurer 'local' measures on this machine: leave --rpc out, or choose the measurer 'rpc'"
-            if rpc
-            else "the measurer 'rpc' needs --rpc HOST:PORT and --rpc-key NAME: the tracker and the key of its devices"
-        )
+    if parts.measurer.is_ours and parts.measurer.name != default:
+        raise plugins.PluginError(_MEASURER_NEEDS[parts.measurer.name].format(default=default))
     return parts
 
 
-def _default_measurer(rpc: str | None) -> str:
-    return "local" if rpc is None else "rpc"
+_MEASURER_NEEDS = {
+    "local": "the measurer 'local' measures on this machine: leave --{default} out, or choose the measurer '{default}'",
+    "rpc": "the measurer 'rpc' needs --rpc HOST:PORT and --rpc-key NAME: the tracker and the key of its devices",
+    "fleet": "the measurer 'fleet' needs --fleet ADDRESS: of a Ray cluster",
+}
+
+
+def _default_measurer(rpc: str | None, fleet: str | None = None) -> str:
+    if rpc is not None and fleet is not None:
+        raise SlipstreamError("--rpc and --fleet are two ways to measure elsewhere: choose one")
+    return "fleet" if fleet is not None else "local" if rpc is None else "rpc"
 
 
 def _prepare(model: Model, target: Target) -> tuple[tuple[Any, ...], list[str]]:
