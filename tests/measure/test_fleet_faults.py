@@ -26,7 +26,7 @@ from tests.measure.fleet_cluster import FleetCluster
 from tests.measure.test_fleet import CONFIG, good_programs, measurer_on, needs_ray
 
 pytestmark = [needs_ray, pytest.mark.slow]
-TRIALS = 120
+TRIALS = 80
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ class Killer(threading.Thread):
     def __init__(self, cluster: FleetCluster, nodes: list[int], seed: int) -> None:
         super().__init__(daemon=True)
         self._cluster, self._nodes, self._random = cluster, nodes, random.Random(seed)
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.killed = 0
 
     def run(self) -> None:
-        while not self._stop.wait(self._random.uniform(3.0, 8.0)):
+        while not self._over.wait(self._random.uniform(8.0, 16.0)):
             victim = self._random.choice(self._nodes)
             self._nodes.remove(victim)
             self._cluster.kill(victim)
@@ -63,7 +63,7 @@ class Killer(threading.Thread):
             self._nodes.append(self._cluster.add(offer()))
 
     def end(self) -> None:
-        self._stop.set()
+        self._over.set()
         self.join()
 
 

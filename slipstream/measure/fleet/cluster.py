@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slipstream.measure.fleet.node import Node
@@ -20,7 +20,7 @@ from slipstream.measure.fleet.ray_connection import NAMESPACE, connect
 
 _LOOK_SECONDS = 1.0
 # A node whose actor failed is tried again after so long; one whose actor does not start in time counts as failed.
-_AGAIN_SECONDS = 3.0
+_AGAIN_SECONDS = 10.0
 _START_SECONDS = 180.0
 
 
@@ -243,5 +243,7 @@ class Cluster:
 
 def _one_line(error: BaseException) -> str:
     """What Ray says of a failed call is long, and ends with what was raised there."""
+    if isinstance(error, ActorUnavailableError):
+        return "the connection broke"
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return (lines[-1] if isinstance(error, RayError) else lines[0]) if lines else type(error).__name__

@@ -25,6 +25,8 @@ from slipstream.processes.fork_server import ForkServer, ServerLostError
 # Beyond a run's own limit, which its node keeps, and what the gateway waits: then the gateway has failed too.
 _ON_THE_WAY = 90.0
 _PROBE_SECONDS = 5.0
+# Failures of nodes say little about a program, which ran in a process of its own; but it may be what ends them.
+_MOST_ATTEMPTS = 8
 
 
 @dataclass(eq=False)
@@ -162,7 +164,7 @@ class FleetDevices(Devices):
             if device is self._chosen and len(self._kept) > 1:
                 raise DeviceLostError(f"{device.name} failed while it compared programs: {answer['lost']}")
             trial.mishaps.append(Mishap(device.name, answer["lost"]))
-            if len(trial.mishaps) < self._config.remote.attempts:
+            if len(trial.mishaps) < _MOST_ATTEMPTS:
                 return None
             story = "; ".join(map(str, trial.mishaps))
             return Failure(FailureKind.DEVICE_LOST, f"given up after {len(trial.mishaps)} attempts: {story}")

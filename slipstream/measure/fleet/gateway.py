@@ -31,7 +31,7 @@ _STRAGGLES = 5.0
 _LEAST_STRAGGLE = 4.0
 # What an answer may need on its way beyond the limit that the node keeps itself.
 _ON_THE_WAY = 10.0
-_MOST_ATTEMPTS = 4
+_MOST_ATTEMPTS = 8
 _TIMES_PAUSED = 3.0
 _START_OF_GPU = 60.0
 
