@@ -25,7 +25,11 @@ _START_SECONDS = 180.0
 
 
 class NodeLostError(Exception):
-    """A node failed while it had work, or there is none to give work to."""
+    """A node failed while it had work."""
+
+
+class NoNodeError(Exception):
+    """For long there has been no node to give work to."""
 
 
 @dataclass(eq=False)
@@ -190,7 +194,7 @@ class Cluster:
         raise NodeLostError(f"the device {name} has left the fleet")
 
     async def take_builder(self) -> NodeHandle:
-        """A node with an idle builder, which is no longer idle; `NodeLostError` if for long there is no node."""
+        """A node with an idle builder, which is no longer idle; `NoNodeError` if for long there is no node."""
         if (idle := self.idle_builder()) is not None:
             return idle
         began = time.monotonic()
@@ -205,7 +209,7 @@ class Cluster:
                 waited = time.monotonic() - began
                 if self._unavailable or waited > self._most_queueing:
                     why = self._unavailable or "no node of the fleet was free"
-                    raise NodeLostError(f"{why}, for {waited:.0f} s") from None
+                    raise NoNodeError(f"{why}, for {waited:.0f} s") from None
             except asyncio.CancelledError:
                 if waiting.done() and not waiting.cancelled():
                     self.release(waiting.result())

@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipstream.measure.fleet.cluster import Cluster, NodeHandle, NodeLostError
+from slipstream.measure.fleet.cluster import Cluster, NodeHandle, NodeLostError, NoNodeError
 from slipstream.measure.types import FailureKind
 from slipstream.processes.child import die_with_parent
 from slipstream.statistics import median
@@ -133,6 +133,9 @@ class Gateway:
                 if not build.nodes:
                     build.nodes.append(await self._cluster.take_builder())
                 return await self._first_answer(build)
+            except NoNodeError as error:
+                lost.append(str(error))
+                break
             except Exception as error:  # whatever it is, the session must not wait for an answer
                 lost.append(str(error) or type(error).__name__)
         return {"failure": FailureKind.DEVICE_LOST.value, "message": "; ".join(lost)}, b"", ""
