@@ -33,7 +33,12 @@ def fleet() -> None:
 
 
 @fleet.command("start")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at, and nowhere else.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="This machine's address. On any but loopback Ray listens on all interfaces.",
+)
 @click.option("--port", default=6379, show_default=True, help="The port that nodes join at.")
 @click.option("--builders", type=click.IntRange(min=0), default=0, show_default=True, help="Programs built here.")
 @click.option("--measure", "measures", is_flag=True, help="Measure on this machine too.")
@@ -52,7 +57,9 @@ def start(host: str, port: int, builders: int, measures: bool) -> None:
         click.echo(f"the fleet is at {host}:{port}; {_described(offer) if offer else 'this machine offers nothing'}")
         click.echo(f"on each node: slipstream fleet join {host}:{port}")
         if not is_loopback(host):
-            click.echo("who reaches this address and has its token can run any code here", err=True)
+            click.echo(
+                "Ray listens on all interfaces: who reaches it and has the token can run any code here", err=True
+            )
         _wait()
 
 

@@ -44,13 +44,16 @@ class Offer:
 
 @dataclass(frozen=True)
 class SeenNode:
-    """A node as Ray describes it. `why_not` says why a session cannot use it; empty if it can."""
+    """A node as Ray describes it, under the `name` it was started with. `why_not` says why a session cannot use it;
+    empty if it can.
+    """
 
     id: str
     address: str
     builders: int
     devices: Mapping[str, int]
     why_not: str = ""
+    name: str = ""
 
     def resources(self, hardware: str) -> dict[str, int]:
         """What a session that measures on the class `hardware` holds of it."""
@@ -71,7 +74,8 @@ def seen_nodes(listed: Iterable[Mapping[str, Any]]) -> list[SeenNode]:
         }
         theirs = {name: labels.get(f"{_LABEL}{name}", "unknown") for name in ours}
         address, builders = node["NodeManagerAddress"], int(resources.get("CPU", 0))
-        found.append(SeenNode(node["NodeID"], address, builders, devices, _difference(address, theirs, ours)))
+        why_not = _difference(address, theirs, ours)
+        found.append(SeenNode(node["NodeID"], address, builders, devices, why_not, node.get("NodeName", "")))
     return found
 
 

@@ -70,7 +70,10 @@ def main() -> None:
     """`python -m slipstream.measure.fleet.ray_connection start ...`: the command `ray`, on loopback if told so."""
     from ray.scripts import scripts
 
-    _stay_on_loopback(next((w.partition("=")[2] for w in sys.argv if w.startswith("--address=")), ""))
+    for word in sys.argv:
+        name, _, value = word.partition("=")
+        if name == "--node-ip-address":
+            _stay_on_loopback(f"{value}:0")
     sys.exit(scripts.main())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -60,13 +61,15 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
     command += [f"--num-cpus={offer.builders if offer is not None else 0}", "--num-gpus=0"]
     command += [f"--resources={json.dumps(resources)}", f"--labels={','.join(f'{k}={v}' for k, v in labels.items())}"]
     command += [f"--node-ip-address={host}"] if host is not None else []
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    command.append(f"--node-name={name}")
     environment = {**os.environ, GPUS: _gpus(offer), "RAY_USAGE_STATS_ENABLED": "0"}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            yield _wait(process, address, log)
+            yield _wait(process, address, log, "" if offer is None else name)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -82,15 +85,17 @@ def _gpus(offer: Offer | None) -> str:
     return "" if offer is None else ",".join(gpu_class()[1])
 
 
-def _wait(process: subprocess.Popen[bytes], address: str, log: object) -> list[NodeView]:
-    """The cluster's nodes once Ray runs here."""
+def _wait(process: subprocess.Popen[bytes], address: str, log: object, name: str) -> list[NodeView]:
+    """The cluster's nodes once Ray runs here and, if this is a node with a name, has it among them."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         if process.poll() is not None:
             raise FleetError(f"Ray could not be started: {_last_words(log)}")
         with suppress(OSError, FleetError):
             knock(address)
-            return look(address)
+            nodes = look(address)
+            if not name or any(view.node.name == name for view in nodes):
+                return nodes
         if time.monotonic() > deadline:
             raise FleetError(f"Ray did not start in {_START_SECONDS:.0f} s: {_last_words(log)}")
         time.sleep(0.5)
