@@ -40,7 +40,7 @@ class Context:
     `slot_trials` is the usual number of trials in a slot, `peak_flops` the most FLOP/s the target can do, `threads`
     how many threads may be used. `parts` are those of the method that the session uses. `population` and `generations`
     are those of evolutionary search. A session always sets `target`; `references` are the unscheduled operators by
-    their keys, as TVM's JSON, and `rpc` and `rpc_key` what was given under these names.
+    their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was given under these names.
     """
 
     seed: int = 0
@@ -54,6 +54,7 @@ class Context:
     references: Mapping[str, str] = field(default_factory=dict)
     rpc: str | None = None
     rpc_key: str | None = None
+    fleet: str | None = None
 
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ _KINDS: Mapping[str, _Protocol] = {
         {
             "local": ("measure.choose:make_measurer", "this machine's CPU or GPU"),
             "rpc": ("measure.choose:make_measurer", "devices behind an RPC tracker (--rpc, --rpc-key)"),
+            "fleet": ("measure.choose:make_measurer", "the nodes of a Ray cluster (--fleet)"),
         },
     ),
 }

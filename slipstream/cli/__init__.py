@@ -10,6 +10,7 @@ from slipstream.cli.compile import compile_command
 from slipstream.cli.completion import completion
 from slipstream.cli.doctor import doctor
 from slipstream.cli.export import export_command
+from slipstream.cli.fleet import fleet
 from slipstream.cli.measure import measure
 from slipstream.cli.operators import operators
 from slipstream.cli.quantize import quantize_command
@@ -51,6 +52,7 @@ for command in (
     operators,
     measure,
     store,
+    fleet,
     zoo,
     doctor,
     completion,

@@ -67,6 +67,8 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
     ]
     if machine.target is not None:
         rows += [("target", machine.target), ("features", " ".join(machine.features))]
+    if machine.hardware_class is not None:
+        rows.append(("hardware class", machine.hardware_class))
     for gpu in machine.gpus:
         memory = f"{gpu.memory / 2**30:.0f} GiB, " if gpu.memory is not None else ""
         rows.append(("GPU", f"{gpu.name}, {memory}driver {gpu.driver}"))

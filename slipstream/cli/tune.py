@@ -104,6 +104,7 @@ class _TuneCommand(click.Command):
 @_lock_option
 @_serve_option
 @rpc_options
+@click.option("--fleet", metavar="auto|HOST:PORT|ray://HOST:PORT", help="Build and measure on a Ray cluster's nodes.")
 @own_options
 @target_option
 @dtype_option

@@ -22,6 +22,7 @@ from typing import Any
 
 from slipstream.machine.cpu import Gpu, cpu_model, gpus
 from slipstream.machine.dot_product import dot_product_of
+from slipstream.machine.hardware import describe_cpu, hardware_class
 from slipstream.machine.target import available_cores, resolve_target
 from slipstream.processes.child import child_environment
 
@@ -62,7 +63,8 @@ class Machine:
     """`target` and `features` are unknown where TVM does not work; so is what was not to be measured.
 
     `integer_instruction` computes 8-bit dot products; empty where the CPU has none. `peak_half_flops` are of float16, 0
-    where the CPU has no arithmetic in it.
+    where the CPU has no arithmetic in it. `hardware_class` is what nodes of a fleet have to share for their
+    measurements to be comparable.
     """
 
     cpu: str
@@ -72,6 +74,7 @@ class Machine:
     gpus: list[Gpu]
     target: str | None = None
     features: list[str] = field(default_factory=list)
+    hardware_class: str | None = None
     peak_flops: float | None = None
     peak_half_flops: float | None = None
     integer_instruction: str | None = None
@@ -276,6 +279,7 @@ def _run_probe(measure: bool) -> None:
     _report(passed=2)
     target = resolve_target()
     _report(target=str(target), features=target.features, integer_instruction=dot_product_of(target).name)
+    _report(hardware_class=hardware_class(describe_cpu(target)))
     if measure:
         _report(peak_flops=measure_peak_flops(target))
         halves = replace(target, dtype="float16")

@@ -1,6 +1,6 @@
 """Building and timing programs: quickly, under equal conditions, and in processes that may fail."""
 
-from slipstream.measure.choose import cpu_measurer, gpu_measurer, make_measurer, rpc_measurer
+from slipstream.measure.choose import cpu_measurer, fleet_measurer, gpu_measurer, make_measurer, rpc_measurer
 from slipstream.measure.config import MeasureConfig, Racing, RemoteConfig
 from slipstream.measure.engine import Engine
 from slipstream.measure.reference import reference_text
@@ -22,6 +22,7 @@ __all__ = [
     "Settling",
     "count_failures",
     "cpu_measurer",
+    "fleet_measurer",
     "gpu_measurer",
     "make_measurer",
     "reference_text",

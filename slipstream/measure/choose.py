@@ -1,4 +1,4 @@
-"""Where to measure: on this machine's CPU, on its GPUs, or on devices behind an RPC tracker."""
+"""Where to measure: on this machine's CPU, on its GPUs, on devices behind an RPC tracker, or on a fleet."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 
 def make_measurer(
-    target: Target, references: Mapping[str, str], rpc: str | None = None, rpc_key: str | None = None
+    target: Target,
+    references: Mapping[str, str],
+    rpc: str | None = None,
+    rpc_key: str | None = None,
+    fleet: str | None = None,
 ) -> Engine:
-    """What measures programs of the operators in `references`: this machine, or devices behind an RPC tracker."""
+    """What measures programs of the operators in `references`: this machine, devices behind an RPC tracker, a fleet."""
     check_gpu(target, rpc)
+    if fleet is not None:
+        return fleet_measurer(fleet, target, references)
     where = check_rpc(rpc, rpc_key)
     if where is not None and rpc_key is not None:
         return rpc_measurer(*where, rpc_key, target, references)
@@ -69,6 +75,20 @@ def rpc_measurer(
     return Engine(target, references, RpcDevices(host, port, key, target.threads, config), config)
 
 
+def fleet_measurer(
+    address: str, target: Target, references: Mapping[str, str], config: MeasureConfig | None = None
+) -> Engine:
+    """Builds and measures on the nodes of the Ray cluster at `address`, measures on those of this machine's kind.
+
+    A fleet runs the code it is sent: docs/fleet.md. Nodes may come and go.
+    """
+    from slipstream.measure.engine import Engine
+    from slipstream.measure.fleet.devices import FleetDevices
+
+    config = config or MeasureConfig()
+    return Engine(target, references, FleetDevices(address, target, config), config)
+
+
 def check_gpu(target: Target, rpc: str | None) -> None:
     """Programs for a GPU can be measured on this machine's, and nowhere else."""
     from slipstream.machine.cuda import this_device
@@ -78,6 +98,16 @@ def check_gpu(target: Target, rpc: str | None) -> None:
     if rpc is not None:
         raise TargetError("programs for a GPU cannot be measured over RPC: leave --rpc out, or use --target cpu")
     this_device()
+
+
+def check_fleet(fleet: str | None, target: Target) -> None:
+    """Refuse a fleet in which nothing could be built or measured for `target`."""
+    if fleet is None:
+        return
+    from slipstream.machine.hardware import class_of
+    from slipstream.measure.fleet.look import check_nodes
+
+    check_nodes(fleet, class_of(target))
 
 
 def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
@@ -104,9 +134,9 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
     return host, port
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9190` → ("127.0.0.1", 9190)."""
+def parse_address(text: str, option: str = "--rpc ") -> tuple[str, int]:
+    """`127.0.0.1:9190` → ("127.0.0.1", 9190). `option` is what the text was given for."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise TargetError(f"--rpc {text!r} makes no sense: write it as HOST:PORT, such as 127.0.0.1:9190")
+        raise TargetError(f"{option}{text!r} makes no sense: write it as HOST:PORT, such as 127.0.0.1:9190")
     return host.removeprefix("[").removesuffix("]"), int(port)

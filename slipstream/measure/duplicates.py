@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,13 +17,13 @@ class Duplicates:
 
     def admit(self, program: Candidate) -> Trial | Measurement | None:
         """A new trial; or the result, if the same text has one; None if it gets that of a trial under way."""
-        found = self._found.get(_digest(program))
+        found = self._found.get(program.digest)
         if isinstance(found, Measurement):
             return replace(found, program=program, duplicate=True)
         if found is not None:
             found.duplicates.append(program)
             return None
-        trial = self._found[_digest(program)] = Trial(program)
+        trial = self._found[program.digest] = Trial(program)
         return trial
 
     def lowered(self, trial: Trial, fingerprint: str) -> Measurement | None:
@@ -36,7 +35,7 @@ class Duplicates:
         if isinstance(same, Measurement):
             return replace(same, program=trial.program, duplicate=True)
         same.duplicates += [trial.program, *trial.duplicates]
-        self._found[_digest(trial.program)] = same
+        self._found[trial.program.digest] = same
         trial.stage = Stage.DUPLICATE
         return None
 
@@ -45,7 +44,7 @@ class Duplicates:
         the program and is forgotten."""
         is_result = measurement.failure is None or measurement.failure.kind is not FailureKind.DEVICE_LOST
         if is_result:
-            digests = [_digest(program) for program in (trial.program, *trial.duplicates)]
+            digests = [program.digest for program in (trial.program, *trial.duplicates)]
             keys = [*digests, trial.fingerprint] if trial.fingerprint else digests
             self._found.update((key, without_module(measurement)) for key in keys)
         else:
@@ -59,19 +58,15 @@ class Duplicates:
         """A new trial of the same program, in place of one that was under way in a lost server."""
         self.forget(trial)
         again = Trial(trial.program, attempts=trial.attempts, duplicates=trial.duplicates)
-        self._found.update((_digest(program), again) for program in (trial.program, *trial.duplicates))
+        self._found.update((program.digest, again) for program in (trial.program, *trial.duplicates))
         trial.stage = Stage.DONE
         return again
 
     def forget(self, trial: Trial) -> None:
         """Drop a trial that ended without a result, so that no later program waits for it."""
-        for key in (trial.fingerprint, *map(_digest, (trial.program, *trial.duplicates))):
+        for key in (trial.fingerprint, *(program.digest for program in (trial.program, *trial.duplicates))):
             if self._found.get(key) is trial:
                 del self._found[key]
-
-
-def _digest(program: Candidate) -> str:
-    return hashlib.sha256(f"{program.operator}\0{program.module}".encode()).hexdigest()
 
 
 def without_module(measurement: Measurement) -> Measurement:

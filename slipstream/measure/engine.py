@@ -11,6 +11,7 @@ running take turns; elsewhere they overlap, and the source of programs may yield
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -35,7 +36,7 @@ from slipstream.measure.timing.settling import Settling, near_ties, settle
 from slipstream.measure.trial import Answer, Stage, Trial, answer_of
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Settled
 from slipstream.processes.channel import Speaker
-from slipstream.processes.fork_server import ForkServer, ServerLostError
+from slipstream.processes.fork_server import ServerLostError
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,6 @@ class Engine:
         self.config = config or MeasureConfig()
         self.devices = devices
         self.best: dict[str, Measurement] = {}
-        self._workers = self.config.workers or target.threads
         self._references = References(references, self.config)
         self._duplicates = Duplicates()
         self._measuring = self._closed = False
@@ -115,6 +115,11 @@ class Engine:
     def drifts(self) -> Mapping[str, Drift]:
         """How long the reference kernel has taken in this session, by device."""
         return self.devices.drifts
+
+    @property
+    def _workers(self) -> int:
+        """How many programs are built at a time."""
+        return self.devices.builders(self.config.workers or self.target.threads)
 
     def measure(self, programs: Iterable[Candidate | None]) -> Iterator[Measurement]:
         """Results as they become known. Programs are taken from `programs` only when there is room to build them."""
@@ -244,7 +249,8 @@ class Engine:
                 return  # one a step, so that a device that comes is noticed
             flow.building.append(trial)
             reference = self._references.ask(trial.operator, self.server)
-            trial.start_building(self.server.fork("build", reference.arena), self.config.build_seconds)
+            limit = math.inf if self.devices.limits_builds else self.config.build_seconds
+            trial.start_building(self.server.fork("build", reference.arena), limit)
             trial.send({"lower": {"module": trial.program.module}})
 
     def _has_room(self, flow: _Flow) -> bool:
@@ -260,7 +266,8 @@ class Engine:
         builders = [trial.worker for trial in flow.building if trial.worker is not None]
         running = self.devices.speakers()
         speakers: list[Speaker] = [*builders, *self._references.speakers(), *running]
-        ready = self.server.poll(speakers, _TICK_SECONDS if flow.trials or not flow.exhausted else 0.0)
+        timeout = _TICK_SECONDS if flow.trials or not flow.exhausted else 0.0
+        ready = dict.fromkeys(self.server.poll(speakers, timeout))  # looked up for each of many workers
         self._references.collect(ready, self.server)
         if run:
             yield from self._collect(flow, ready)
@@ -334,6 +341,8 @@ class Engine:
     def _build(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:
         """Take in what the building workers have answered."""
         for trial in list(flow.building):
+            if self.devices.limits_builds and trial.worker not in ready:
+                continue
             answer = answer_of(trial, self.server, trial.worker in ready, self.config)
             if answer is None:
                 continue
@@ -413,7 +422,6 @@ class Engine:
         self._start_server()
 
     def _start_server(self) -> None:
-        options = {"target": asdict(self.target), **self.devices.server_options}
-        environment = self.devices.server_environment
-        self.server = ForkServer(PREPARE, options, self.config.memory_bytes, environment)
+        options = {"target": asdict(self.target)}
+        self.server = self.devices.start_server(PREPARE, options, self.config.memory_bytes)
         self.devices.attach(self.server)

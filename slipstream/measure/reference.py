@@ -116,7 +116,7 @@ class References:
         reference = self._references[operator]
         # Asked from here on, so that it counts as lost if the server turns out to have ended.
         reference.state, reference.failure = State.ASKED, None
-        reference.worker = server.fork("build", reference.arena)
+        reference.worker = server.fork("reference", reference.arena)
         patience = _PLAIN_PATIENCE if reference.plain else 1
         reference.deadline = time.monotonic() + self._config.build_seconds + patience * self._config.run_seconds
         seed = crc32(operator.encode()) ^ self._config.seed

@@ -1,4 +1,5 @@
-"""What the fork server of measuring prepares, and what its workers do: build (and run), or hold a remote device."""
+"""What the fork server of measuring prepares, and what its workers do: build (and run), compute references, or hold a
+remote device."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
         settings["gpu"] = CudaDevice(**settings["gpu"])
     target = Target(**settings)
     worker.warm_up(target)
-    roles: dict[str, Role] = {"build": partial(worker.work, target)}
+    work = partial(worker.work, target)
+    roles: dict[str, Role] = {"build": work, "reference": work}
     if "rpc" in options:
         from slipstream.measure.devices.rpc_session import RpcOptions, hold_device
 

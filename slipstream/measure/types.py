@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Protocol
 
 from slipstream import statistics
@@ -44,6 +46,11 @@ class Candidate:
     operator: str
     module: str
     label: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal programs."""
+        return hashlib.sha256(f"{self.operator}\0{self.module}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,13 @@ from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
 from slipstream.measure.lowering import (
     Lowered,
+    Packing,
     arguments_of,
     as_tensor,
     generate,
     generate_library,
     lower,
+    packings_of,
     read_module,
 )
 from slipstream.measure.timing.cold_weights import with_copies
@@ -79,6 +81,7 @@ class Worker:
         self._module: Any = None
         self._lowered: Lowered | None = None
         self._function: Any = None
+        self._packings: tuple[Packing, ...] = ()
         self._flops = 0
         self._threads = target.threads
         self._arguments: list[Any] = []
@@ -90,6 +93,7 @@ class Worker:
             "generate": self.generate,
             "generate_library": self.generate_library,
             "generate_probe": self.generate_probe,
+            "load_library": self.load_library,
             "reference": self.reference,
             "run": self.run,
             "sample": self.sample,
@@ -106,6 +110,7 @@ class Worker:
         began = _Clock.now()
         program = read_module(module)
         self._lowered = lower(program, self._target)
+        self._packings = self._lowered.packings
         self._flops = count_flops(program["main"])
         return {"fingerprint": self._lowered.fingerprint, **_Clock.since(began)}
 
@@ -127,6 +132,14 @@ class Worker:
         _allow_files()
         generate_library(self._lowered, self._target, path)
         return {"load_seconds": 0.0, **_Clock.since(began)}
+
+    def load_library(self, path: str, module: str) -> Answer:
+        """Take the code of the program `module` from a library that another process has generated."""
+        program = read_module(module)["main"]
+        self._packings, self._flops = tuple(packings_of(program)), count_flops(program)
+        self._module = tvm.runtime.load_module(path)
+        self._function = self._module["main"]
+        return {}
 
     def generate_probe(self, path: str) -> Answer:
         """The reference kernel as a library, for a remote device."""
@@ -182,12 +195,11 @@ class Worker:
 
     def _allocate(self, layout: Layout) -> dict[int, Guarded]:
         """Make the arguments, packed as the program reads them; returns those it must fill."""
-        assert self._lowered is not None
         arrays = map_arena(self._files[0], layout)
         outputs = {i: guarded(slot) for i, slot in enumerate(layout.slots) if slot.written}
         for index, output in outputs.items():
             arrays[index] = output.array
-        for packing in self._lowered.packings:
+        for packing in self._packings:
             arrays[packing.index] = packing(arrays[packing.index])
         sets = [[as_tensor(array) for array in copy] for copy in with_copies(arrays, layout.weights)]
         self._arguments = sets[0]
@@ -196,8 +208,7 @@ class Worker:
 
     def _find_fault(self, layout: Layout, outputs: dict[int, Guarded], tolerance: float) -> str:
         """What is wrong with the program's first run, or nothing."""
-        assert self._lowered is not None
-        packed = {packing.index for packing in self._lowered.packings}
+        packed = {packing.index for packing in self._packings}
         for index, expected in enumerate(map_arena(self._files[0], layout)):
             if index in outputs:
                 if not outputs[index].intact:

@@ -7,7 +7,6 @@ import gc
 import importlib
 import os
 import pickle
-import select
 import signal
 import sys
 import traceback
@@ -50,13 +49,9 @@ class Forked(Generic[T]):
             gc.unfreeze()
             os.close(writing)
 
-    def wait(self, seconds: float) -> bool:
-        """Whether the copy has ended, after at most `seconds`."""
-        if self._pid == 0:
-            return True
-        poll = select.poll()
-        poll.register(self._ended, select.POLLIN | select.POLLHUP)
-        return bool(poll.poll(seconds * 1000))
+    def fileno(self) -> int:
+        """Readable once the copy has ended."""
+        return self._ended
 
     def result(self) -> T:
         """What `work` returned, once it has; raises what it raised, or `ForkedCrashError`."""

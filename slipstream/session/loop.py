@@ -5,8 +5,8 @@ it counts, and every random number comes from the session's seed and the slot's 
 continues as if it had not been.
 
 An operator has at most one slot at a time, so that what is proposed for it follows from all its results. With
-`in_flight` 1 a slot is proposed, measured and learned before the next is picked. With more, the next slot is proposed
-while programs of others are built and run, as long as the measurer asks for programs.
+`in_flight` 1 a slot is proposed, measured and learned before the next is picked. With more, the next slots are
+proposed, `searches` at a time, while programs of others are built and run, as long as the measurer asks for programs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slipstream.session.events import Event, Left, Snapshot, Watcher
 from slipstream.session.families import Families
 from slipstream.session.history import FAILURES_OF_THE_PROGRAM, OperatorHistory, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
-from slipstream.session.proposals import Proposal, Proposed, proposed
+from slipstream.session.proposals import Proposal, Proposed, first_found, proposed
 from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import counterparts, importance
@@ -98,7 +98,8 @@ class Session:
         # Of several models, how much each counts is for their user to say.
         self._importance = {} if snapshot.weights else importance(snapshot.calls, flops)
         self._open: dict[int, _OpenSlot] = {}
-        self._proposal: Proposal | None = None
+        self._proposals: list[Proposal] = []
+        self._last_proposed = -1  # slots may begin in another order than they were proposed in
         self._states: dict[str, tuple[int, OperatorState]] = {}
         self._left = LeftToGainEstimate(
             Belief(peak_flops=peak_flops, slot_trials=settings.slot_trials, seed=settings.seed),
@@ -117,7 +118,7 @@ class Session:
             self._measure_defaults()
             self.phase("tune")
             while (reason := self.over()) is None:
-                if self._retry_is_due() and not self._open and self._proposal is None:
+                if self._retry_is_due() and not self._open and not self._proposals:
                     self._measure_defaults()
                 elif self._open or self._open_next(wait=True):
                     self._measure()
@@ -127,9 +128,8 @@ class Session:
                     self._measure_defaults()
             return reason
         finally:
-            if self._proposal is not None:
-                self._proposal.cancel()
-                self._proposal = None
+            while self._proposals:
+                self._proposals.pop().cancel()
 
     def over(self) -> str | None:
         """Why tuning has to end; None while it may continue."""
@@ -149,7 +149,7 @@ class Session:
     def pick(self) -> str | None:
         """The operator that gets the next slot; None if there is none left to tune."""
         started = self._clock()
-        busy = {one.slot.operator for one in self._open.values()}
+        busy = {one.slot.operator for one in self._open.values()} | {one.operator for one in self._proposals}
         states = [self._state(operator) for operator in self.history.operators.values()]
         # Busy ones cannot be picked, but what they have reached counts for their relatives.
         states = [replace(state, finished=True) if state.key in busy else state for state in states]
@@ -190,7 +190,7 @@ class Session:
 
     @property
     def _next_slot(self) -> int:
-        return next(reversed(self.history.slots), -1) + 1
+        return max(next(reversed(self.history.slots), -1), self._last_proposed) + 1
 
     def _slots(self, key: str) -> int:
         return len(self.history.operators[key].slot_ends)
@@ -204,27 +204,28 @@ class Session:
         if key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
             size = -(-size // 2)
         if self.budget.trials is not None:
-            size = min(size, self.budget.trials - self.history.trials - sum(len(s.left) for s in self._open.values()))
+            under_way = sum(len(s.left) for s in self._open.values()) + sum(one.size for one in self._proposals)
+            size = min(size, self.budget.trials - self.history.trials - under_way)
         return size
 
     def _start_next(self) -> bool:
-        """Have the next slot's programs searched for, if there may be one; whether they are."""
-        if self._proposal is None:
-            allowed = len(self._open) < self.settings.in_flight and self._slot_size() > 0
-            if allowed and not self._retry_is_due() and (key := self.pick()) is not None:
-                self._propose(key)
-        return self._proposal is not None
+        """Have the next slots' programs searched for, as many as there may be; whether any are."""
+        while len(self._proposals) < self.settings.searches:
+            allowed = len(self._open) + len(self._proposals) < self.settings.in_flight and self._slot_size() > 0
+            if not allowed or self._retry_is_due() or (key := self.pick()) is None:
+                break
+            self._propose(key)
+        return bool(self._proposals)
 
     def _open_next(self, *, wait: bool) -> bool:
         """Open the next slot; False if there is none or, unless it is to `wait`, its programs are not found yet."""
         if not self._start_next():
             return False
-        assert self._proposal is not None
         started = self._clock()
-        while not self._proposal.wait(_LOOK_SECONDS if wait else 0.0):
+        while (found := first_found(self._proposals, _LOOK_SECONDS if wait else 0.0)) is None:
             if not wait or self.over() is not None:
                 return False
-        self._take_proposal(started)
+        self._take_proposal(found, started)
         return True
 
     def _propose(self, key: str) -> None:
@@ -238,12 +239,13 @@ class Session:
         question = Question(
             trials.space, self._slot_size(key), seed, trials.known(), self.cost.score, self.families.relatives(key)
         )
-        self._proposal = Proposal(slot, key, self.search, question, self._clock, {KNOWN: self.history.trials})
+        note = {KNOWN: self.history.trials}
+        self._proposals.append(Proposal(slot, key, self.search, question, self._clock, note))
+        self._last_proposed = slot
 
-    def _take_proposal(self, started: float) -> None:
+    def _take_proposal(self, proposal: Proposal, started: float) -> None:
         """Open the slot with what was found for it. A crash of the search costs the slot."""
-        proposal, self._proposal = self._proposal, None
-        assert proposal is not None
+        self._proposals.remove(proposal)
         found, searched, note = list[Proposed](), 0.0, proposal.note
         try:
             found, searched = proposal.result()
@@ -424,7 +426,7 @@ class Session:
             elif not tuning or self.settings.in_flight == 1:
                 return
             elif not self._open_next(wait=not self._open):
-                if not self._open and self._proposal is None:
+                if not self._open and not self._proposals:
                     return
                 yield None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import select
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class Proposal:
         clock: Callable[[], float],
         note: dict[str, Any],
     ) -> None:
-        self.slot, self.operator, self.note = slot, operator, note
+        self.slot, self.operator, self.size, self.note = slot, operator, question.count, note
 
         def work() -> tuple[list[Proposed], float]:
             started = clock()
@@ -53,8 +54,17 @@ class Proposal:
             return found, clock() - started
 
         self._search = Forked(work)
-        self.wait, self.cancel = self._search.wait, self._search.cancel
+        self.fileno, self.cancel = self._search.fileno, self._search.cancel
 
     def result(self) -> tuple[list[Proposed], float]:
         """The programs and the seconds they took to find; `ForkedCrashError` if the search crashed."""
         return self._search.result()
+
+
+def first_found(proposals: Sequence[Proposal], seconds: float) -> Proposal | None:
+    """One of those whose search has ended, after at most `seconds`; None if none has."""
+    poll = select.poll()
+    by_fd = {proposal.fileno(): proposal for proposal in proposals}
+    for descriptor in by_fd:
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return next((by_fd[descriptor] for descriptor, _ in poll.poll(seconds * 1000)), None)

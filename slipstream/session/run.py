@@ -50,6 +50,7 @@ class SessionRun:
     rpc: str | None = None
     rpc_key: str | None = None
     lock: Path | None = None
+    fleet: str | None = None
     _calls: list[Calls] = field(init=False)  # of each model
 
     def run(self) -> TuningResult:
@@ -135,6 +136,7 @@ class SessionRun:
             references=references,
             rpc=self.rpc,
             rpc_key=self.rpc_key,
+            fleet=self.fleet,
         )
 
     def _peak_flops(self) -> float:

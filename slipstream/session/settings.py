@@ -25,8 +25,8 @@ class Settings:
 
     `families` says how operators are grouped. `parts` says which parts of the method are used; by name and in JSON it
     is `without`, the list of those left out. `population` and `generations` are evolutionary search's. `in_flight`
-    operators have a slot at a time. `deterministic` makes proposals repeatable bit for bit where a search is quicker
-    without.
+    operators have a slot at a time, and programs for `searches` of them are searched for at a time. `deterministic`
+    makes proposals repeatable bit for bit where a search is quicker without.
     """
 
     scheduler: str = "dynatune"
@@ -40,6 +40,7 @@ class Settings:
     population: int = 128
     generations: int = 2
     in_flight: int = 1
+    searches: int = 1
     seed: int = 0
     deterministic: bool = False
 
@@ -74,7 +75,9 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 # What differs on a GPU, whose programs are built on all cores while others run.
 ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
-# What DynaTune leaves out there: an operator too small to fill a GPU never gets as fast as its relatives, and would be
+# A fleet builds and runs more at a time than one operator has programs for.
+ON_FLEET: Mapping[str, int] = MappingProxyType({"in_flight": 32, "searches": 8})
+# What DynaTune leaves out on a GPU: an operator too small to fill it never gets as fast as its relatives, and would be
 # given one slot after another for it. See docs/gpu.md.
 _NOT_ON_GPU = {"potential": False}
 
@@ -108,9 +111,10 @@ def make_settings(
     deterministic: bool = False,
     others: Mapping[str, Any] = MappingProxyType({}),
     gpu: bool = False,
+    fleet: bool = False,
 ) -> Settings:
-    """What a `gpu` needs first, then effort, then the preset, then what was asked for by name, then `others`, which may
-    be any field of `Settings`; each overrules the one before.
+    """What a `gpu` or a `fleet` needs first, then effort, then the preset, then what was asked for by name, then
+    `others`, which may be any field of `Settings`; each overrules the one before.
     """
     if effort not in EFFORTS:
         raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
@@ -118,7 +122,8 @@ def make_settings(
         raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
-    basis = replace(Settings(seed=seed, deterministic=deterministic), **ON_GPU if gpu else {})  # type: ignore[arg-type]
+    needed = ON_FLEET if fleet else ON_GPU if gpu else {}
+    basis = replace(Settings(seed=seed, deterministic=deterministic), **needed)  # type: ignore[arg-type]
     settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:
         settings = replace(settings, **PRESETS[preset])

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from slipstream import plugins
 from slipstream.artifact.lock import lock_file
 from slipstream.errors import SlipstreamError
+from slipstream.machine.hardware import describe_cpu, describe_gpu
 from slipstream.machine.target import Target, resolve_target
-from slipstream.measure.choose import check_gpu, check_rpc
+from slipstream.measure.choose import check_fleet, check_gpu, check_rpc
 from slipstream.plugins import Plugins
 from slipstream.session.asked_models import ask, ask_again, is_several, read_models
 from slipstream.session.budget import BUDGET, Budget, budget_of
@@ -60,6 +61,7 @@ def tune(
     threads: int | None = None,
     rpc: str | None = None,
     rpc_key: str | None = None,
+    fleet: str | None = None,
     store: str | Path | PostgresUrl | None = None,
     weights: Mapping[str, int] | None = None,
     example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
@@ -79,7 +81,8 @@ def tune(
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
-    callables that take a `slipstream.plugins.Context`. `settings` sets any other field of `Settings` by its name.
+    callables that take a `slipstream.plugins.Context`. `fleet` is the address of a Ray cluster whose nodes build and
+    measure (docs/fleet.md). `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in that type, "bfloat16" or "tf32" on a GPU. What cannot be
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
     else; what it does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make
@@ -107,7 +110,7 @@ def tune(
         others=settings or {},
     )
     chosen = choose()
-    parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc)
+    parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc, fleet)
     asked = ask(
         model,
         weights=weights,
@@ -125,10 +128,11 @@ def tune(
     if store is not None:
         check_location(location)
     resolved = resolve_target(target, threads, dtype)
-    if resolved.gpu is not None:
-        chosen = choose(gpu=True)
+    if resolved.gpu is not None or fleet is not None:
+        chosen = choose(gpu=resolved.gpu is not None, fleet=fleet is not None)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
+        check_fleet(fleet, resolved)
     models = read_models(asked, resolved)
     described = [one.to_json(read) for one, read in zip(asked, models, strict=True)]
     options = {
@@ -139,6 +143,7 @@ def tune(
         "dtype": dtype,
         "threads": threads,
         "rpc": [rpc, rpc_key],
+        "fleet": fleet,
         **({"models": described} if is_several(model) else described[0]),
     }
     hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
@@ -163,6 +168,7 @@ def tune(
             rpc=rpc,
             rpc_key=rpc_key,
             lock=file,
+            fleet=fleet,
         )
         return run.run()
 
@@ -196,8 +202,9 @@ def resume(
         options = record.options
         settings = Settings.from_json(options["settings"])
         rpc, rpc_key = options.get("rpc", (None, None))
+        fleet = options.get("fleet")
         stored = {"scheduler": settings.scheduler, "search": settings.search, "cost": settings.cost}
-        stored["measurer"] = options.get("measurer") or _default_measurer(rpc)
+        stored["measurer"] = options.get("measurer") or _default_measurer(rpc, fleet)
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
         parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
         asked = ask_again(record, folder, model, example_inputs)
@@ -229,6 +236,7 @@ def resume(
             rpc=rpc,
             rpc_key=rpc_key,
             lock=file,
+            fleet=fleet,
         )
         return run.run()
 
@@ -237,41 +245,37 @@ def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str 
     """What has to be equal for measurements to be comparable. Remote devices are what their key says they are, and
     what a measurer that is not ours measures on is named after it.
     """
-    from slipstream.machine.cpu import cpu_model
-
     if measurer not in plugins.names("measurer"):
         return describe_hardware(target, rpc_key) | {"measurer": measurer}
     if target.gpu is not None:
-        # The host's CPU builds and launches; what a kernel takes is the device's business alone.
-        limits = asdict(target.gpu)
-        return {"kind": "cuda", "machine": limits.pop("name"), **limits}
-    return {
-        "kind": "cpu",
-        "architecture": target.architecture,
-        "machine": cpu_model() if rpc_key is None else f"remote devices with the key {rpc_key}",
-        "cpu": target.cpu,
-        "features": list(target.features),
-        "threads": target.threads,
-    }
+        return describe_gpu(target.gpu)
+    described = describe_cpu(target)
+    return described if rpc_key is None else {**described, "machine": f"remote devices with the key {rpc_key}"}
 
 
-def _parts(settings: Settings, given: Mapping[str, Any], measurer: Any, rpc: str | None) -> Plugins:
+def _parts(settings: Settings, given: Mapping[str, Any], measurer: Any, rpc: str | None, fleet: str | None) -> Plugins:
     """What the settings name, and the objects that were given where the settings name these."""
     named = {kind: getattr(settings, kind) for kind in given}
     choices = {kind: given[kind] if plugins.stored_name(given[kind]) == named[kind] else named[kind] for kind in given}
-    choices["measurer"] = _default_measurer(rpc) if measurer is None else measurer
+    default = _default_measurer(rpc, fleet)
+    choices["measurer"] = default if measurer is None else measurer
     parts = Plugins(**{kind: plugins.choose(kind, choices[kind]) for kind in plugins.KINDS})
-    if parts.measurer.is_ours and parts.measurer.name != _default_measurer(rpc):
-        raise plugins.PluginError(
-            "the measurer 'local' measures on this machine: leave --rpc out, or choose the measurer 'rpc'"
-            if rpc
-            else "the measurer 'rpc' needs --rpc HOST:PORT and --rpc-key NAME: the tracker and the key of its devices"
-        )
+    if parts.measurer.is_ours and parts.measurer.name != default:
+        raise plugins.PluginError(_MEASURER_NEEDS[parts.measurer.name].format(default=default))
     return parts
 
 
-def _default_measurer(rpc: str | None) -> str:
-    return "local" if rpc is None else "rpc"
+_MEASURER_NEEDS = {
+    "local": "the measurer 'local' measures on this machine: leave --{default} out, or choose the measurer '{default}'",
+    "rpc": "the measurer 'rpc' needs --rpc HOST:PORT and --rpc-key NAME: the tracker and the key of its devices",
+    "fleet": "the measurer 'fleet' needs --fleet ADDRESS: of a Ray cluster",
+}
+
+
+def _default_measurer(rpc: str | None, fleet: str | None = None) -> str:
+    if rpc is not None and fleet is not None:
+        raise SlipstreamError("--rpc and --fleet are two ways to measure elsewhere: choose one")
+    return "fleet" if fleet is not None else "local" if rpc is None else "rpc"
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ SETTINGS = {
         "within 1 and 5 % of the lowest",
         "95 % interval",
     ],
+    "fleet.md": ["over 4 s", "1.3 times as long", "every 5 s", "for 30 s"],
     "getting-started.md": ["95 % interval"],
     "gpu.md": [
         "the same tolerance (1e-4)",

@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slipstream.cost.incremental import Incremental
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.session.budget import Budget
@@ -68,14 +70,16 @@ def test_slots_overlap_and_every_program_is_measured_once(tmp_path: Path) -> Non
         assert sum(1 for _ in store.trials(session=record.id)) == len(labels)
 
 
-def test_trials_are_counted_before_they_are_measured(tmp_path: Path) -> None:
-    session, reason = play(tmp_path / "s.db", Budget(trials=25), ManyCores(), **QUICK)
+@pytest.mark.parametrize("searches", [1, 3])
+def test_trials_are_counted_before_they_are_measured(searches: int, tmp_path: Path) -> None:
+    session, reason = play(tmp_path / "s.db", Budget(trials=25), ManyCores(), **QUICK, searches=searches)
     assert reason == "all trials are used"
     assert session.history.trials == 25
 
 
-def test_what_was_in_flight_goes_on(tmp_path: Path) -> None:
-    play(tmp_path / "s.db", Budget(trials=12), ManyCores(), **QUICK)
+@pytest.mark.parametrize("searches", [1, 3])
+def test_what_was_in_flight_goes_on(searches: int, tmp_path: Path) -> None:
+    play(tmp_path / "s.db", Budget(trials=12), ManyCores(), **QUICK, searches=searches)
     seen = {"trials": 0}
 
     def stop() -> bool:

@@ -30,12 +30,13 @@ class DeviceLostError(SlipstreamError):
 
 class Devices(ABC):
     """`exclusive`: nothing may be built while a program runs. `most_waiting` built programs may wait for a device.
+    `limits_builds`: what builds for them ends what takes too long itself.
 
     `build_cpu_seconds` limits the processor time of generating a library. `server_options` are for `roles.prepare`,
     `server_environment` for the process it runs in. `drifts` say how long the reference kernel took on each device.
     """
 
-    exclusive = False
+    exclusive = limits_builds = False
     most_waiting = math.inf
     build_cpu_seconds: float | None = None
 
@@ -43,6 +44,14 @@ class Devices(ABC):
         self.server_options: dict[str, Any] = {}
         self.server_environment: Mapping[str, str] = {}
         self.drifts: dict[str, Drift] = {}
+
+    def builders(self, configured: int) -> int:
+        """How many programs can be built at a time now; as many as `configured` where this machine builds."""
+        return configured
+
+    def start_server(self, prepare: str, options: dict[str, Any], memory_bytes: int) -> ForkServer:
+        """A new server of the processes that build."""
+        return ForkServer(prepare, {**options, **self.server_options}, memory_bytes, self.server_environment)
 
     def attach(self, server: ForkServer) -> None:
         """Use this fork server from now on; runs that were under way are forgotten."""

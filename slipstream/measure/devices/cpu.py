@@ -32,9 +32,7 @@ class CpuDevice(Devices):
 
     def __init__(self, config: MeasureConfig) -> None:
         super().__init__()
-        # Programs are timed with the thread pool that compiled models have, in place of TVM's.
-        preloaded = os.environ.get("LD_PRELOAD")
-        self.server_environment = {"LD_PRELOAD": f"{pool_library()}:{preloaded}" if preloaded else str(pool_library())}
+        self.server_environment = with_models_pool()
         self._drift = self.drifts["cpu"] = Drift()
         self._config = config
         self._running: Trial | None = None
@@ -117,3 +115,9 @@ class CpuDevice(Devices):
         slower = self._drift.add(samples)
         if self._drift.is_busy:
             logger.info("the reference kernel runs %.0f %% slower than usual: the machine is busy", 100 * slower)
+
+
+def with_models_pool() -> dict[str, str]:
+    """Environment in which programs are timed with the thread pool that compiled models have, in place of TVM's."""
+    preloaded = os.environ.get("LD_PRELOAD")
+    return {"LD_PRELOAD": f"{pool_library()}:{preloaded}" if preloaded else str(pool_library())}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,13 +11,10 @@ from slipstream.machine.cuda import equal_gpus, find_devices, this_device
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
 from slipstream.measure.devices.gpu_process import GpuProcess, HeldGpu
-from slipstream.measure.trial import Answer, Trial, failure_in, failure_of_end
+from slipstream.measure.trial import Answer, Trial
 from slipstream.measure.types import Failure, FailureKind
 from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer
-
-# The first program of a process also pays for its start and its CUDA context.
-_CONTEXT_SECONDS = 60.0
 
 
 class GpuDevices(Devices):
@@ -53,8 +49,7 @@ class GpuDevices(Devices):
     def start(self, trial: Trial, request: dict[str, Any], *, keep: bool) -> None:
         gpu = next(gpu for gpu in self._usable if gpu not in self._running)
         process = gpu.process
-        trial.start_running(self._config.run_seconds + (_CONTEXT_SECONDS if process.is_new else 0.0))
-        process.is_new = False
+        trial.start_running(process.seconds_until_answer(self._config.run_seconds))
         self._running[gpu] = trial
         if keep:
             self._kept[trial.library] = process
@@ -68,7 +63,7 @@ class GpuDevices(Devices):
         for gpu, trial in list(self._running.items()):
             if gpu.process in ready or time.monotonic() > trial.deadline:
                 del self._running[gpu]
-                yield trial, self._answer(gpu)
+                yield trial, gpu.answer(self._config.run_seconds)
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
@@ -94,7 +89,7 @@ class GpuDevices(Devices):
         """Let every GPU finish what it runs: its answer must not be taken for that of the next program."""
         for gpu, trial in self._running.items():
             gpu.process.channel.is_readable(max(0.0, trial.deadline - time.monotonic()))
-            self._answer(gpu)
+            gpu.answer(self._config.run_seconds)
         self._running.clear()
 
     def close(self) -> None:
@@ -108,22 +103,4 @@ class GpuDevices(Devices):
         with suppress(ChannelClosedError):
             gpu.process.channel.send(request)
         gpu.process.channel.is_readable(self._config.run_seconds)
-        return self._answer(gpu)
-
-    def _answer(self, gpu: HeldGpu) -> Answer | Failure:
-        """What a GPU's process has answered by now. After a failure it is replaced, unless only the result is wrong."""
-        process = gpu.process
-        try:
-            answer = process.channel.receive(0.0)
-        except TimeoutError:
-            failure = Failure(FailureKind.RUN_TIMEOUT, f"took longer than {self._config.run_seconds:g} s")
-        except ChannelClosedError:
-            failure = failure_of_end(process.end(), process.last_lines(), False, sys.maxsize)
-        else:
-            if "failure" not in answer:
-                return {**answer, "noisy": False}
-            failure = failure_in(answer, process.last_lines())
-            if failure.kind is FailureKind.WRONG_RESULT:
-                return failure
-        gpu.replace()
-        return failure
+        return gpu.answer(self._config.run_seconds)

@@ -12,13 +12,17 @@ import socket
 import subprocess
 import sys
 
-from slipstream.processes.channel import Channel
+from slipstream.measure.trial import Answer, failure_in, failure_of_end
+from slipstream.measure.types import Failure, FailureKind
+from slipstream.processes.channel import Channel, ChannelClosedError
 from slipstream.processes.child import child_environment
 from slipstream.processes.fork_server import End
 from slipstream.processes.log import last_lines, open_log
 
 WORKER = "slipstream.measure.devices.gpu_worker"
 _PATIENCE = 5.0
+# The first program of a process also pays for its start and its CUDA context.
+_CONTEXT_SECONDS = 60.0
 
 
 class GpuProcess:
@@ -43,6 +47,11 @@ class GpuProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def seconds_until_answer(self, run_seconds: float) -> float:
+        """How long its next run may take, given what a run may."""
+        self.is_new, was_new = False, self.is_new
+        return run_seconds + (_CONTEXT_SECONDS if was_new else 0.0)
 
     def last_lines(self) -> str:
         """The end of what it printed."""
@@ -79,6 +88,24 @@ class HeldGpu:
         """End the process that has the GPU; the next run gets a new one."""
         self.process.close()
         self.process, self._spare = self._spare or GpuProcess(self._name), GpuProcess(self._name)
+
+    def answer(self, run_seconds: float) -> Answer | Failure:
+        """What its process has answered by now. After a failure it is replaced, unless only the result is wrong."""
+        process = self.process
+        try:
+            answer = process.channel.receive(0.0)
+        except TimeoutError:
+            failure = Failure(FailureKind.RUN_TIMEOUT, f"took longer than {run_seconds:g} s")
+        except ChannelClosedError:
+            failure = failure_of_end(process.end(), process.last_lines(), False, sys.maxsize)
+        else:
+            if "failure" not in answer:
+                return {**answer, "noisy": False}
+            failure = failure_in(answer, process.last_lines())
+            if failure.kind is FailureKind.WRONG_RESULT:
+                return failure
+        self.replace()
+        return failure
 
     def close(self) -> None:
         self.process.close()

@@ -1,0 +1,81 @@
+"""Connecting to a Ray cluster, with one line when that fails. Imports Ray: only for processes of their own."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+
+from slipstream.errors import SlipstreamError
+
+NAMESPACE = "slipstream"
+LOOPBACK = "127.0.0.1"
+_KNOCK_SECONDS = 3.0
+# Ray reports how it is used to its makers unless told not to.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+class FleetError(SlipstreamError):
+    """There is no cluster, it has no node that can be used, or Ray is not installed."""
+
+
+def is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def connect(address: str) -> None:
+    """Make this process a client of the cluster at `address`: `auto`, HOST:PORT, or ray://HOST:PORT."""
+    import ray
+    from ray._private import services
+
+    if ray.is_initialized():
+        return
+    try:
+        found = services.get_ray_address_from_environment(address, None) if address == "auto" else address
+        if found is None:
+            raise ConnectionError("none runs on this machine")
+        knock(found.removeprefix("ray://"))
+        if not address.startswith("ray://"):
+            _stay_on_loopback(found)
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = lines[0] if lines else type(error).__name__
+        remedy = "start one with 'slipstream fleet start', and 'slipstream fleet join' on each node"
+        raise FleetError(f"no Ray cluster at {address} ({why}): {remedy}") from error
+
+
+def knock(address: str) -> None:
+    """Raise `OSError` if nobody listens at HOST:PORT: Ray would try for a minute, and then end the process."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise OSError("not of the form HOST:PORT")
+    socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), _KNOCK_SECONDS).close()
+
+
+def _stay_on_loopback(address: str) -> None:
+    """Ray takes a loopback address for one at which others are to reach this machine, and replaces it."""
+    from ray._private import services
+
+    if is_loopback(address.rpartition(":")[0]):
+        services.get_node_ip_address = lambda address=None: LOOPBACK
+
+
+def main() -> None:
+    """`python -m slipstream.measure.fleet.ray_connection start ...`: the command `ray`, on loopback if told so."""
+    from ray.scripts import scripts
+
+    for word in sys.argv:
+        name, _, value = word.partition("=")
+        if name == "--node-ip-address":
+            _stay_on_loopback(f"{value}:0")
+    sys.exit(scripts.main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A Ray cluster of several nodes on this machine, in a process of its own: Ray's threads stay out of the tests'.
+
+As a program it takes commands from standard input, as JSON, and answers each with a line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+from slipstream.measure.fleet.offer import Offer
+from slipstream.processes.child import child_environment
+
+HOST = "127.0.0.1"
+
+
+class FleetCluster:
+    """A head that offers nothing, and nodes by their numbers."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=child_environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled"),
+        )
+        self.address: str = self._ask({"head": {}})["address"]
+
+    def __enter__(self) -> FleetCluster:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60.0)
+
+    def add(self, offer: Offer, labels: dict[str, str] | None = None) -> int:
+        """A node that offers this; its number."""
+        offered = {"num_cpus": offer.builders, "resources": offer.resources()}
+        number: int = self._ask({"add": {**offered, "labels": offer.labels() if labels is None else labels}})["node"]
+        return number
+
+    def kill(self, number: int) -> None:
+        """End all processes of a node without warning."""
+        self._ask({"kill": number})
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(command), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+def main() -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    nodes: dict[int, Any] = {}
+    try:
+        for line in sys.stdin:
+            command = json.loads(line)
+            answer: dict[str, Any] = {}
+            if "head" in command:
+                cluster.add_node(node_ip_address=HOST, num_cpus=0, include_dashboard=False)
+                answer = {"address": cluster.address}
+            elif "add" in command:
+                number = len(nodes)
+                nodes[number] = cluster.add_node(node_ip_address=HOST, **command["add"])
+                answer = {"node": number}
+            else:
+                cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
+            print(json.dumps(answer), flush=True)
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
