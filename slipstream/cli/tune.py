@@ -245,7 +245,7 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
 
         if not (directory / SESSION).exists():
             raise
-        raise StoreUnreachableError(f"{error}: slipstream resume {directory}") from error
+        raise StoreUnreachableError(f"{error}; then slipstream resume {directory} goes on") from error
     if mode == "json":
         return
     from rich.console import Console

@@ -45,7 +45,7 @@ def _is_end(error: psycopg.Error) -> bool:
 def lost(url: PostgresUrl, why: object) -> StoreUnreachableError:
     return StoreUnreachableError(
         f"the connection to {url} was lost ({one_line(why)}): everything stored before is kept; "
-        "go on when the server can be reached again"
+        "see that the server can be reached again"
     )
 
 
@@ -78,7 +78,7 @@ def _translate(error: psycopg.Error, url: PostgresUrl) -> Exception:
 
 def cannot_connect(error: psycopg.Error, url: PostgresUrl) -> StoreError:
     """What to say when no connection could be made. The server gives no code then, only text, usually in English."""
-    said = one_line(error)
+    said = " ".join(str(error).split())
     user = re.search(r'(?:user|role) "([^"]*)"', said)
     if error.pgconn is not None and error.pgconn.needs_password:
         return StoreError(f"the server of {url} asks for a password: {_MISSING_PASSWORD}")
@@ -90,15 +90,19 @@ def cannot_connect(error: psycopg.Error, url: PostgresUrl) -> StoreError:
     if found := re.search(r'role "([^"]*)" does not exist', said):
         return StoreError(f"there is no user {found[1]} at {url}: name another in the URL, or use 'createuser'")
     if "pg_hba.conf" in said or "permission denied for database" in said:
-        return StoreReadOnlyError(f"the server of {url} does not admit you ({said}): ask its administrator")
+        return StoreReadOnlyError(f"the server of {url} does not admit you ({one_line(error)}): ask its administrator")
     if "too many clients" in said or "connection slots" in said or "too many connections" in said:
-        return StoreError(f"the server of {url} has no connection left ({said}): wait, or raise max_connections")
+        return StoreError(
+            f"the server of {url} has no connection left ({one_line(error)}): wait, or raise max_connections"
+        )
     return StoreUnreachableError(
-        f"cannot reach the server of {url} ({said}): check that it runs, and host and port of the URL"
+        f"cannot reach the server of {url} ({one_line(error)}): check that it runs, and host and port of the URL"
     )
 
 
 def one_line(error: object) -> str:
-    """What the driver said, without the line of SQL it points at."""
-    said = str(error).partition("\nLINE ")[0].removeprefix("connection failed: ")
+    """The first line of what the driver said: the others are hints, or the statement it points at."""
+    said = str(error).partition("\n")[0]
+    for prefix in ("connection failed: ", "connection is bad: ", "consuming input failed: "):
+        said = said.removeprefix(prefix)
     return " ".join(said.split()).rstrip(".") or type(error).__name__

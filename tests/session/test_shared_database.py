@@ -51,7 +51,9 @@ def test_sessions_on_a_server_that_asks_for_a_password_and_goes_away(
 
     monkeypatch.setattr(postgres_store, "RECONNECT_SECONDS", 0.2)
     try:
-        with pytest.raises(StoreUnreachableError, match=f"is kept.*: slipstream resume {re.escape(str(first))}") as end:
+        with pytest.raises(
+            StoreUnreachableError, match=f"is kept.*; then slipstream resume {re.escape(str(first))} goes on"
+        ) as end:
             _show(until_it_stops, first, "quiet", False, None)
         assert "\n" not in str(end.value)
     finally:

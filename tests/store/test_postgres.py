@@ -318,7 +318,7 @@ def test_a_server_that_stays_away(postgres: Server, monkeypatch: pytest.MonkeyPa
     session = _session(store, hardware)
     postgres.stop()
     try:
-        with pytest.raises(StoreUnreachableError, match="when the server can be reached") as error, store.own(session):
+        with pytest.raises(StoreUnreachableError, match="the server can be reached again") as error, store.own(session):
             pass
         assert "\n" not in str(error.value)
         store.close()
