@@ -42,7 +42,7 @@ def test_a_side_runs_in_its_own_process_in_every_round(files, tmp_path):
 
 def test_a_side_that_is_not_installed_says_so_in_a_few_words(files, tmp_path, monkeypatch, capfd):
     (tmp_path / "openvino.py").write_text("raise ImportError('there is none')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     (found,) = compare(["openvino"], {"openvino": job(files, tmp_path)}, processes=1, rounds=1, seed=0).values()
     assert found["failed"].startswith("OpenVINO is not installed")
     assert "Traceback" not in capfd.readouterr().err

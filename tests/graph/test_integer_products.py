@@ -299,3 +299,37 @@ def test_a_product_of_two_activations_is_an_integer_product(activation: Any) -> 
     ]
     proto = model(nodes, {"x": (T.FLOAT, [1, 3, 16, 24])}, "y", 13, weights)
     assert difference(proto, resolve_target(threads=2)) <= 1.0 * 1.001
+
+
+def test_a_chain_of_functions_of_one_byte_is_a_table() -> None:
+    """A GELU as the quantiser leaves it, with roundings between its operators."""
+    weights = {"root": np.array(2**0.5, np.float32), "one": np.array(125, np.int8), "half": np.array(0.5, np.float32)}
+    for name, scale, zero in (("x", 0.05, 3), ("e", 0.008, 0), ("a", 0.016, -128), ("m", 0.06, -100), ("y", 0.03, -90)):
+        weights |= {f"{name}s": np.array(scale, np.float32), f"{name}z": np.array(zero, np.int8)}
+
+    def rounded(value: str, name: str) -> list[onnx.NodeProto]:
+        scale = f"{name}s {name}z"
+        return [
+            node("QuantizeLinear", f"{value} {scale}", f"{value}_q"),
+            node("DequantizeLinear", f"{value}_q {scale}", f"{value}_d"),
+        ]
+
+    nodes = [
+        *rounded("x", "x"),
+        node("Div", "x_d root", "s"),
+        node("Erf", "s", "e"),
+        *rounded("e", "e"),
+        node("DequantizeLinear", "one es ez", "one_d"),
+        node("Add", "e_d one_d", "a"),
+        *rounded("a", "a"),
+        node("Mul", "x_d a_d", "m"),
+        *rounded("m", "m"),
+        node("Mul", "m_d half", "y"),
+        *rounded("y", "y"),
+    ]
+    proto = model(nodes, {"x": (T.FLOAT, [4, 64])}, "y_d", 13, weights)
+    assert difference(proto, resolve_target(threads=2), integers=0) <= 0.03 * 1.001
+    module = prepare(load_model(proto).module, resolve_target(threads=2))[0]
+    texts = [str(func) for func in prim_funcs(module).values()]
+    assert any("looked_up" in text for text in texts)
+    assert not any(word in text for text in texts for word in ("erf", "requantised", "T_add", "T_multiply"))

@@ -281,6 +281,12 @@ def quantised(data: Any, scale: Any, limits: Any, zero: Any) -> Any:
     return te.compute(data.shape, lambda *at: _level(data[at] * scale[0], limits, zero), name="quantised")
 
 
+def looked_up(data: Any, table: Any) -> Any:
+    """The value of each level of `data` in a table of them, the least first."""
+    least = int(np.iinfo(str(data.dtype)).min)
+    return te.compute(data.shape, lambda *at: table[data[at].astype("int32") - least], name="looked_up")
+
+
 def dequantised(data: Any, scale: Any, zero: Any) -> Any:
     """(data - zero) * scale in float32."""
     return te.compute(

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.cpu import integer_compute
+from slipstream.graph.cpu import byte_functions, integer_compute
+from slipstream.graph.cpu.byte_functions import ByteFunction
 from slipstream.graph.cpu.integer_compute import Array, Window
 from slipstream.graph.gpu.fuse import KNOWN_PATTERN
 from slipstream.graph.relax_walk import is_constant
@@ -98,11 +100,12 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         self._dot = dot_product_of(target)
         self._sums: dict[Any, Sums] = {}
         self._levels: dict[Any, Levels] = {}
+        self._functions: dict[Any, ByteFunction] = {}
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         result = self._replacement(call)
-        return call if result is None else result
+        return self._as_function(call if result is None else result)
 
     def _replacement(self, call: Any) -> Any | None:
         name = _name(call)
@@ -115,7 +118,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             dynamic = self._dynamic_matmul(call)
             return self._activations_matmul(call) if dynamic is None else dynamic
         if name == "relax.astype" and str(call.attrs.dtype) == self._dot.data_type:
-            return self._quantise(call)
+            table = self._table(call)
+            return self._quantise(call) if table is None else table
         if name in _KEEPS_LEVELS and (levels := self._levels_of(call.args[0])) is not None:
             moved = self.builder_.emit(relax.Call(call.op, [levels.data, *call.args[1:]], call.attrs))
             return self._dequantised(replace(levels, data=moved))
@@ -123,11 +127,61 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self._dequantised(levels)
         return None
 
+    def _as_function(self, value: Any) -> Any:
+        """`value`, of which it is noted if it is a function of one byte."""
+        name = _name(value)
+        if name == "relax.astype" and str(value.attrs.dtype) == self._dot.data_type:
+            found = self._function_of(value.args[0])
+            function = None if found is None else found.then(found.values.astype(self._dot.data_type))
+        else:
+            function = self._evaluated(name, value) if name else None
+        if function is None:
+            return value
+        result = self.builder_.emit(value)
+        self._functions[result] = function
+        return result
+
+    def _evaluated(self, name: str, call: Any) -> ByteFunction | None:
+        known = [self._function_of(argument) for argument in call.args]
+        functions = [function for function in known if function is not None]
+        if not functions:
+            return None
+        numbers = [self._constant_of(argument) for argument in call.args]
+        if any(f is None and (n is None or n.size > 1) for f, n in zip(known, numbers, strict=True)):
+            return None
+        source = functions[0].source
+        if not all(f.source.same_as(source) for f in functions) or not _same_shape(call, source):
+            return None
+        operands = [
+            np.asarray(n, np.float32).reshape(()) if f is None else f.values
+            for f, n in zip(known, numbers, strict=True)
+        ]
+        found = byte_functions.evaluate(name, operands)
+        costly = any(f.costly for f in functions)
+        return None if found is None else functions[0].then(found[0], costly or found[1])
+
+    def _function_of(self, value: Any) -> ByteFunction | None:
+        return self._functions.get(self._origin(value)) if isinstance(value, relax.Var) else None
+
+    def _table(self, call: Any) -> Any | None:
+        """A costly function of one byte, rounded to a byte, as a table."""
+        function = self._function_of(call.args[0])
+        if function is None or not function.costly:
+            return None
+        values = function.values.astype(self._dot.data_type)
+        result = self._emit(integer_compute.looked_up, function.source, relax.const(values))
+        self._functions[result] = function.then(values)
+        return result
+
     def _dequantised(self, levels: Levels) -> Any:
         """The tensor in float32, of which the levels are noted for a product or a quantisation behind it."""
         parameters = _floats(levels.scale), self._zero(levels.zero)
         result = self._emit(integer_compute.dequantised, levels.data, *parameters)
         self._levels[result] = levels
+        data = self._origin(levels.data)
+        of_data = self._function_of(data) or ByteFunction(data, byte_functions.levels_of(self._dot.data_type))
+        values = (of_data.values.astype(np.float32) - np.float32(levels.zero)) * np.float32(levels.scale)
+        self._functions[result] = of_data.then(values)
         return result
 
     def _emit(self, function: Any, *tensors: Any, **settings: Any) -> Any:
@@ -137,7 +191,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             partial(function, **settings),
             *tensors,
             primfunc_name_hint=f"integer_{name}" if is_product else name,
-            primfunc_attrs={KNOWN_PATTERN: _PRODUCT if is_product else _ELEMENT_WISE},
+            primfunc_attrs={KNOWN_PATTERN: _PRODUCT if is_product else _APART.get(name, _ELEMENT_WISE)},
         )
         return self.builder_.emit(call)
 
@@ -293,7 +347,10 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         limits = relax.const(np.array([low, high], np.float32))
         own_zero = self._zero(int(zero))
         if sums is None:
-            return self._emit(integer_compute.quantised, value, _floats(inverse), limits, own_zero)
+            result = self._emit(integer_compute.quantised, value, _floats(inverse), limits, own_zero)
+            if (function := self._function_of(call.args[0])) is not None:
+                self._functions[result] = function.then(function.values.astype(self._dot.data_type))
+            return result
         scale = (sums.scale * np.float32(inverse)).astype(np.float32)
         if (scale * (sums.largest + np.abs(sums.offset))).max(initial=0) < integer_compute.MOST_ROUNDED:
             limits = relax.const(integer_compute.rounded_limits(low, high))
@@ -407,7 +464,9 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
 
 # TVM's numbers for what may be fused with a function: it is element-wise, or what follows it may be.
-_ELEMENT_WISE, _PRODUCT = 0, 4
+_ELEMENT_WISE, _PRODUCT, _OPAQUE = 0, 4, 8
+# What a product of two activations needs before it starts.
+_APART = dict.fromkeys(("packed", "sums_of_rows", "sums_of_columns"), _OPAQUE)
 _SAME_SCALE = 1e-6
 # Operators that choose among the levels of a tensor, of which it does not matter whether they come before or after.
 _KEEPS_LEVELS = (
@@ -425,6 +484,10 @@ _CONSTANT = ("relax.permute_dims", "relax.reshape", "relax.dequantize")
 def _largest(weights: Array, reduced: tuple[int, ...]) -> Array:
     """For each column, the largest sum of products with bytes that there can be."""
     return np.asarray(np.abs(weights.astype(np.float64)).sum(axis=reduced) * 255)
+
+
+def _same_shape(a: Any, b: Any) -> bool:
+    return a.ty.shape is not None and bool(tvm_ffi.structural_equal(a.ty.shape, b.ty.shape))
 
 
 def _of_type(sums: Sums) -> Any:
