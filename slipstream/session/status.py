@@ -49,6 +49,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
 def _target(hardware: dict[str, Any], dtype: str) -> str:
     """As `str` of the target says it."""
     machine, architecture = hardware.get("machine", "?"), hardware.get("architecture", "?")
+    short = f", {dtype}" if dtype != "float32" else ""
     if hardware.get("kind") == "cuda":
-        return f"{machine} ({architecture})" + (f", {dtype}" if dtype != "float32" else "")
-    return f"{hardware.get('cpu', machine)} ({architecture}), {hardware.get('threads', '?')} threads"
+        return f"{machine} ({architecture}){short}"
+    return f"{hardware.get('cpu', machine)} ({architecture}), {hardware.get('threads', '?')} threads{short}"

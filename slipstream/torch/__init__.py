@@ -6,7 +6,7 @@ Installing Slipstream is enough: PyTorch finds the backend by its entry point. `
 | --- | --- |
 | `budget` | tune each graph for so long ("3m") in the background after its first call, then use the faster code |
 | `store` | a store that tuning sessions share |
-| `dtype` | "float16" computes products in half precision, on a GPU |
+| `dtype` | "float16" computes products in half precision |
 | `threads` | threads to run on |
 | `max_shapes` | for how many shapes of its inputs a graph is compiled (8); for further ones it runs in eager PyTorch |
 """

@@ -33,6 +33,8 @@ def test_the_state(status: str, owned: str, unowned: str, tmp_path: Path) -> Non
         ({"kind": "cuda", "machine": "H200", "architecture": "sm_90"}, "float16", "H200 (sm_90), float16"),
         ({"kind": "cpu", "architecture": "aarch64", "cpu": "neoverse-n1", "threads": 2}, "float32",
          "neoverse-n1 (aarch64), 2 threads"),
+        ({"kind": "cpu", "architecture": "aarch64", "cpu": "neoverse-n1", "threads": 2}, "float16",
+         "neoverse-n1 (aarch64), 2 threads, float16"),
     ],
 )  # fmt: skip
 def test_the_target_and_what_is_finished(hardware: dict[str, object], dtype: str, said: str, tmp_path: Path) -> None:
