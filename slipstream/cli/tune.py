@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,11 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
+
+
+def _one_thread_for_numpy() -> None:
+    """The session's own matrices are small: a second thread of OpenBLAS would burn a core that builds programs."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,6 +132,7 @@ def tune_command(
     is used up; without one, when nothing improves any more. Ctrl-C ends it early and keeps the best so far; a
     session that was killed goes on with 'slipstream resume DIR'.
     """
+    _one_thread_for_numpy()
     parsed: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": parse_constants(constants) or None}
     parsed["input_data"] = named_arrays(input_data)
     model = quantized_model(model, output, calibration, options)
@@ -150,6 +157,7 @@ def tune_command(
 @one_line_errors
 def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) -> None:
     """Continue the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
+    _one_thread_for_numpy()
 
     def work(watcher: Any) -> TuningResult:
         import_tvm_without_torch()
