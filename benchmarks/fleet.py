@@ -5,7 +5,8 @@ nodes are simulated: each build and run takes the recorded mean time, and nothin
 processor time of the session's own process, of the searches that it forks, and of the gateway, which has no Ray here.
 `ray` is real too, on this machine: the processor time of the gateway with Ray, whose nodes answer at once.
 `fleet` replays recorded tuning curves on a simulated clock: every slot is searched for, its programs built, run and
-recorded, each step by as many servers as there are, with the times measured by `driver` and `benchmarks.trial_rate`.
+recorded, each step by as many servers as there are, with the costs measured by `ray` and the times of
+`benchmarks.trial_rate`.
 """
 
 from __future__ import annotations
@@ -56,21 +57,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="squeezenet1_1", help="whose operators the driver tunes")
     parser.add_argument("--trials", type=int, default=400, help="that the driver gets through")
     parser.add_argument("--replayed", nargs="+", default=["resnet18-0"], help="recordings")
+    parser.add_argument("--replay-only", action="store_true", help="with the costs of an earlier run")
     parser.set_defaults(sizes=list(SIZES))
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     times = recorded_times()
-    driver = drive(options.model, options.trials, {**times, "builders": 1000, "devices": 100}, "", options)
-    yield "driver", driver
-    port = free_port()
-    with head(LOOPBACK, port, Offer(64, {cpu_class(): 8})):
-        yield "ray", drive(options.model, options.trials, {"ray": 1}, f"{LOOPBACK}:{port}", options)
-    cost = {
-        "driver": 1e-3 * driver["driver ms"],
-        "gateway": 1e-3 * driver["gateway ms"],
-        "search": 1e-3 * driver["search ms"],
-    }
+    if not options.replay_only:
+        simulated = {**times, "builders": 1000, "devices": 100}
+        yield "driver", drive(options.model, options.trials, simulated, "", options)
+        port = free_port()
+        with head(LOOPBACK, port, Offer(64, {cpu_class(): 8})):
+            yield "ray", drive(options.model, options.trials, {"ray": 1}, f"{LOOPBACK}:{port}", options)
+    raw = read("fleet", options.out)
+    assert raw is not None
+    driven = data_of(raw)["ray"]  # a real fleet has Ray
+    cost = {part: 1e-3 * driven[f"{part} ms"] for part in _WHO}
     found = {}
     for name in options.replayed:
         recording = Recording.read(CURVES / f"{name}.json.gz")
@@ -273,8 +275,10 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     one = data["driver"]
     found = {f"{part} ms": f"{one[f'{part} ms']:.1f}" for part in _WHO}
     found["gateway with ray ms"] = f"{data['ray']['gateway ms']:.1f}"
-    found["bar"] = "reached" if one["driver ms"] < BAR_MS else "**not reached**"
-    found["most trials a second"] = f"{1e3 / one['driver ms']:.0f}"
+    worst = max(data[part]["driver ms"] for part in _NAMES)
+    found["driver with ray ms"] = f"{data['ray']['driver ms']:.1f}"
+    found["bar"] = "reached" if worst < BAR_MS else "**not reached** in both runs"
+    found["most trials a second"] = f"{1e3 / max(worst, data['ray']['gateway ms']):.0f}"
     for name, runs in data["fleet"]["runs"].items():
         last = runs[-1]
         found[f"{name} sooner"] = f"{runs[0]['within'] / last['within']:.0f}"
