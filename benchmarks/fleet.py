@@ -5,7 +5,8 @@ nodes are simulated: each build and run takes the recorded mean time, and nothin
 processor time of the session's own process, of the searches that it forks, and of the gateway, which has no Ray here.
 `ray` is real too, on this machine: the processor time of the gateway with Ray, whose nodes answer at once.
 `fleet` replays recorded tuning curves on a simulated clock: every slot is searched for, its programs built, run and
-recorded, each step by as many servers as there are, with the times measured by `driver` and `benchmarks.trial_rate`.
+recorded, each step by as many servers as there are, with the costs measured by `ray` and the times of
+`benchmarks.trial_rate`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `slipstream tune` does, before NumPy is imported
+
 import psutil
 
 from benchmarks.dynatune.curves import CURVES, Recording
@@ -38,10 +41,11 @@ from slipstream.measure.fleet.start import head
 from slipstream.schedulers.replay import _Track
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
-SIZES = ((1, 1), (4, 1), (16, 1), (16, 4), (64, 8), (250, 25), (1000, 100))
+SIZES = ((1, 1), (4, 1), (16, 4), (64, 8), (250, 25), (1000, 100))
 SLOT_TRIALS = 8
 IN_FLIGHT, SEARCHES = 64, 16
 BAR_MS = 5.0
+_BEGINNING = 20  # trials in which modules are imported and caches filled
 _WITHIN = 0.05
 QUICK = {"model": "tiny_cnn", "trials": 60, "sizes": [(16, 4), (1000, 100)], "replayed": ["squeezenet1_1-0"]}
 _NODES = "benchmarks.fleet_nodes"
@@ -50,24 +54,25 @@ _WHO = ("driver", "gateway", "search")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="resnet50", help="whose operators the driver tunes")
-    parser.add_argument("--trials", type=int, default=1000, help="that the driver gets through")
-    parser.add_argument("--replayed", nargs="+", default=["resnet18-0", "vgg16-0"], help="recordings")
+    parser.add_argument("--model", default="squeezenet1_1", help="whose operators the driver tunes")
+    parser.add_argument("--trials", type=int, default=400, help="that the driver gets through")
+    parser.add_argument("--replayed", nargs="+", default=["resnet18-0"], help="recordings")
+    parser.add_argument("--replay-only", action="store_true", help="with the costs of an earlier run")
     parser.set_defaults(sizes=list(SIZES))
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     times = recorded_times()
-    driver = drive(options.model, options.trials, {**times, "builders": 1000, "devices": 100}, "", options)
-    yield "driver", driver
-    port = free_port()
-    with head(LOOPBACK, port, Offer(64, {cpu_class(): 8})):
-        yield "ray", drive(options.model, options.trials, {"ray": 1}, f"{LOOPBACK}:{port}", options)
-    cost = {
-        "driver": 1e-3 * driver["driver ms"],
-        "gateway": 1e-3 * driver["gateway ms"],
-        "search": 1e-3 * driver["search ms"],
-    }
+    if not options.replay_only:
+        simulated = {**times, "builders": 1000, "devices": 100}
+        yield "driver", drive(options.model, options.trials, simulated, "", options)
+        port = free_port()
+        with head(LOOPBACK, port, Offer(64, {cpu_class(): 8})):
+            yield "ray", drive(options.model, options.trials, {"ray": 1}, f"{LOOPBACK}:{port}", options)
+    raw = read("fleet", options.out)
+    assert raw is not None
+    driven = data_of(raw)["ray"]  # a real fleet has Ray
+    cost = {part: 1e-3 * driven[f"{part} ms"] for part in _WHO}
     found = {}
     for name in options.replayed:
         recording = Recording.read(CURVES / f"{name}.json.gz")
@@ -96,25 +101,30 @@ def free_port() -> int:
 
 @dataclass
 class _Costs:
-    """Processor seconds and trials at the beginning and the end of tuning."""
+    """Processor seconds and trials when tuning has got going, with everything imported, and at its end."""
 
     marks: dict[str, dict[str, float]] = field(default_factory=dict)
-    slots: int = 0
 
     def __call__(self, event: Any, snapshot: Any) -> None:
+        has_begun = event.kind == "trial" and snapshot.slots > 0 and "begun" not in self.marks
+        if has_begun and snapshot.trials - snapshot.default_trials >= _BEGINNING:
+            self.mark("begun", snapshot)
         if event.kind == "phase":
-            children = resource.getrusage(resource.RUSAGE_CHILDREN)
-            self.marks[event.data["phase"]] = {
-                "driver": time.process_time(),
-                "wall": time.monotonic(),
-                "search": children.ru_utime + children.ru_stime,
-                "gateway": _gateway_seconds(),
-                "trials": float(snapshot.trials),
-                "slots": float(snapshot.slots),
-            }
+            self.mark(event.data["phase"], snapshot)
+
+    def mark(self, name: str, snapshot: Any) -> None:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.marks[name] = {
+            "driver": time.process_time(),
+            "wall": time.monotonic(),
+            "search": children.ru_utime + children.ru_stime,
+            "gateway": _gateway_seconds(),
+            "trials": float(snapshot.trials),
+            "slots": float(snapshot.slots),
+        }
 
     def of(self, what: str) -> float:
-        return self.marks["settle"][what] - self.marks["tune"][what]
+        return self.marks["settle"][what] - self.marks["begun"][what]
 
 
 def _gateway_seconds() -> float:
@@ -130,19 +140,19 @@ def drive(
 ) -> dict[str, Any]:
     """A real session on simulated nodes, or on those at `address`; what each of its trials costs this machine."""
     import_tvm_without_torch()
-    from slipstream.frontends import load_model
     from slipstream.measure import fleet_measurer
     from slipstream.measure.fleet import connection
+    from slipstream.session.run import SessionRun
     from slipstream.session.tune import tune
 
     os.environ[ENVIRONMENT] = json.dumps(dict(times))
     connection.GATEWAY = _NODES
     # The model is not compiled in the end: no figure here is about that.
-    model = replace(load_model(f"zoo:{name}"), finish=lambda winners: (0.0, ""))
+    SessionRun._compile = lambda self, session, winners: ([0.0], "")  # type: ignore[method-assign]
     costs = _Costs()
     folder = Path(options.work, f"session-{time.time_ns()}")
     result = tune(
-        model,
+        f"zoo:{name}",
         folder,
         trials=trials,
         seed=options.seed,
@@ -185,7 +195,7 @@ def simulate(
     seed: int,
     searches: int = SEARCHES,
 ) -> dict[str, Any]:
-    """Tune a recorded model on a fleet of that size, until all its curves are at their end."""
+    """Tune a recorded model on a fleet of that size, until it is within 5 % of its lowest latency."""
     curves = recording.replayable()
     scheduler = policy("dynatune", curves, recording.peak_flops, seed, SLOT_TRIALS)
     tracks = {curve.key: _Track(curve, SLOT_TRIALS, 10**9) for curve in curves}
@@ -197,10 +207,9 @@ def simulate(
         "gateway": _Servers(1),
     }
     events: list[tuple[float, int, str]] = []
-    order, busy, now, slots, trials = count(), set[str](), 0.0, 0, 0
+    order, busy, now, slots = count(), set[str](), 0.0, 0
     lowest = sum(curve.weight * curve.best[-1] for curve in curves)
-    reached: float | None = None
-    while True:
+    while busy or not slots:
         # The next search begins when the one before it is done and a slot may be opened.
         while len(busy) < IN_FLIGHT:
             states = [track.state() for track in tracks.values()]
@@ -211,22 +220,19 @@ def simulate(
             size = min(SLOT_TRIALS, tracks[key].curve.trials - tracks[key].trials)
             heapq.heappush(events, (_slot_end(servers, now, size, times, cost), next(order), key))
             busy.add(key)
-            slots, trials = slots + 1, trials + size
-        if not events:
-            break
+            slots += 1
         now, _, key = heapq.heappop(events)
         busy.remove(key)
         tracks[key].advance()
         latency = sum(track.curve.weight * track.curve.best[track.trials] for track in tracks.values())
-        if reached is None and latency <= (1 + _WITHIN) * lowest:
-            reached = now
+        if latency <= (1 + _WITHIN) * lowest:
+            break
     loads = {name: server.load(now) for name, server in servers.items()}
     return {
         "builders": builders,
         "devices": devices,
-        "rate": trials / now,
-        "seconds": now,
-        "within": reached,
+        "rate": sum(track.trials for track in tracks.values()) / now,
+        "within": now,
         "loads": loads,
     }
 
@@ -260,16 +266,19 @@ def markdown(data: Mapping[str, Any]) -> str:
 
 def _cells(run: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
     busiest = max(run["loads"], key=run["loads"].__getitem__)
+    load = min(1.0, run["loads"][busiest])  # what is under way at the end counts whole
     sooner = f"{first['within'] / run['within']:.1f}"
-    return [f"{run['rate']:.1f}", f"{run['within']:.0f}", sooner, f"{busiest}, {100 * run['loads'][busiest]:.0f} %"]
+    return [f"{run['rate']:.1f}", f"{run['within']:.0f}", sooner, f"{busiest}, {100 * load:.0f} %"]
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     one = data["driver"]
     found = {f"{part} ms": f"{one[f'{part} ms']:.1f}" for part in _WHO}
     found["gateway with ray ms"] = f"{data['ray']['gateway ms']:.1f}"
-    found["bar"] = "reached" if one["driver ms"] < BAR_MS else "**not reached**"
-    found["most trials a second"] = f"{1e3 / one['driver ms']:.0f}"
+    worst = max(data[part]["driver ms"] for part in _NAMES)
+    found["driver with ray ms"] = f"{data['ray']['driver ms']:.1f}"
+    found["bar"] = "reached" if worst < BAR_MS else "**not reached** with Ray's"
+    found["most trials a second"] = f"{1e3 / max(worst, data['ray']['gateway ms']):.0f}"
     for name, runs in data["fleet"]["runs"].items():
         last = runs[-1]
         found[f"{name} sooner"] = f"{runs[0]['within'] / last['within']:.0f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,11 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
+
+
+def _one_thread_for_numpy() -> None:
+    """The session's own matrices are small: a second thread of OpenBLAS would burn a core that builds programs."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +142,7 @@ def tune_command(
     Several models are tuned together and have an artifact each in a folder of their name. NAME=MODEL names one
     yourself; --shape, --constant and --input-data then begin with a name: bert:ids=1x128.
     """
+    _one_thread_for_numpy()
     given, own = read_models(models, weights, shapes, constants, input_data)
     if isinstance(given, str):
         given = quantized_model(given, output, calibration, options)
@@ -162,6 +169,7 @@ def tune_command(
 @one_line_errors
 def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) -> None:
     """Continue the session in DIRECTORY; nothing is measured twice. A budget given here counts from now."""
+    _one_thread_for_numpy()
 
     def work(watcher: Any) -> TuningResult:
         import_tvm_without_torch()

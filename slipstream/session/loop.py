@@ -99,6 +99,7 @@ class Session:
         self._importance = {} if snapshot.weights else importance(snapshot.calls, flops)
         self._open: dict[int, _OpenSlot] = {}
         self._proposals: list[Proposal] = []
+        self._none_to_pick = -1  # how many slots were closed when there was no operator left to pick
         self._last_proposed = -1  # slots may begin in another order than they were proposed in
         self._states: dict[str, tuple[int, OperatorState]] = {}
         self._left = LeftToGainEstimate(
@@ -212,7 +213,11 @@ class Session:
         """Have the next slots' programs searched for, as many as there may be; whether any are."""
         while len(self._proposals) < self.settings.searches:
             allowed = len(self._open) + len(self._proposals) < self.settings.in_flight and self._slot_size() > 0
-            if not allowed or self._retry_is_due() or (key := self.pick()) is None:
+            # Until a slot is closed, an operator that could not be picked cannot be.
+            if not allowed or self._retry_is_due() or self._none_to_pick == self._finished:
+                break
+            if (key := self.pick()) is None:
+                self._none_to_pick = self._finished
                 break
             self._propose(key)
         return bool(self._proposals)
