@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import time
 import warnings
 from collections import Counter
@@ -136,7 +137,7 @@ def outcome(case: Any) -> dict[str, Any]:
 def _in_copy(work: Callable[[], str]) -> str:
     copy = Forked(work)
     try:
-        if copy.wait(SECONDS):
+        if select.select([copy], [], [], SECONDS)[0]:
             return copy.result()
         copy.cancel()
         return f"took more than {SECONDS} s"

@@ -24,7 +24,7 @@ from slipstream.errors import ArtifactError, ModelError, UnsupportedModelError, 
 from slipstream.frontends.inputs import random_inputs
 from slipstream.frontends.model import Model
 from slipstream.frontends.output_files import arrays_of
-from slipstream.session.tune import _prepare
+from slipstream.session.asked_models import AskedModel
 from tests.frontends import cut_models
 from tests.frontends.cut_models import T, node, weight
 from tests.gpu import some_gpu
@@ -122,7 +122,7 @@ def test_it_is_timed_against_onnxruntime_and_not_exported(detector: Path, tmp_pa
 
 def test_a_gpu_has_to_have_the_whole_model() -> None:
     with pytest.raises(UnsupportedModelError, match=r"on a GPU a model has to be compiled as a whole: .*'nms'"):
-        _prepare(slipstream.load_model(cut_models.detector()), some_gpu())
+        AskedModel(slipstream.load_model(cut_models.detector()), {}).read(some_gpu())
 
 
 def test_given_inputs_are_the_only_ones(tmp_path: Path) -> None:

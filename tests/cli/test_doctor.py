@@ -158,7 +158,7 @@ def test_this_installation_is_healthy() -> None:
 def test_text_ends_with_problems_and_remedies_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     remedy = "apt-get install a-compiler-with-quite-a-long-name, or pip install 'slipstream[linker]'"
     machine = doctor.Machine(
-        "Neoverse-N1", "aarch64", 2, 0.5, [Gpu("H200", 2**37, "580.1")], "n1", ["neon"], 96e9, None
+        "Neoverse-N1", "aarch64", 2, 0.5, [Gpu("H200", 2**37, "580.1")], "n1", ["neon"], peak_flops=96e9
     )
     report = doctor.Report(
         {"python": "3.11.7", "torch": None}, machine, {}, ["noisy"], [doctor.Problem("no linker", remedy)]

@@ -214,6 +214,6 @@ def test_a_tile_leaves_registers_for_its_factors_where_instructions_do_not_read_
     tiles: tuple[int, int], vectors: int
 ) -> None:
     target = replace(TARGET, architecture="aarch64", features=())
-    rows, columns, wide = _register_tile(_Sizes(4, 6, 1, *tiles, vectors, 64), target)
+    rows, columns, wide = _register_tile(_Sizes(4, 4, 64, 6, 1, *tiles, vectors), target)
     assert rows * columns * wide + wide + 1 <= target.vector_registers == 32
     assert rows * columns * wide >= min(4, tiles[0] * tiles[1] * vectors)

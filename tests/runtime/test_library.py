@@ -189,7 +189,8 @@ def test_hundreds_of_loads_leave_nothing(artifact: Path) -> None:
     workers, files, memory = _workers(), len(os.listdir("/proc/self/fd")), _resident()
     for _ in range(200):
         load_and_run()
-    assert (_workers(), len(os.listdir("/proc/self/fd"))) == (workers, files)
+    assert _workers() == workers
+    assert len(os.listdir("/proc/self/fd")) <= files  # others of this process may have been closed meanwhile
     assert _resident() < memory + (8 << 20)
 
 
