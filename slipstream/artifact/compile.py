@@ -225,7 +225,8 @@ def write_artifact(
                 if shared:
                     shared.cut_back(size)
                 modules, files = prepared(variant, exact.functions), _Files(staging, label, shared)
-                parts = _write_parts(variant, modules, target, exact, files, choose_threads, chosen, stage)
+                timed_on = feeds[0] if choose_threads else None
+                parts = _write_parts(variant, modules, target, exact, files, timed_on, chosen, stage)
                 # What is verified is the very file that will be loaded, not the compiler's copy of it in memory.
                 stage("verify")
                 run = open_parts(staging, parts, variant.inputs, variant.outputs, threads or target.threads, gpu)
@@ -350,7 +351,7 @@ def _write_parts(
     target: Target,
     program: ExactForms,
     files: _Files,
-    choose_threads: bool,
+    timed_on: dict[str, Array] | None,
     choices: BuildChoices | None,
     stage: Progress,
 ) -> tuple[Part, ...]:
@@ -369,8 +370,8 @@ def _write_parts(
                 if choices is not None:
                     built = replace(built, plan=with_step_threads(built.plan, next(chosen_threads, ())))
                 prefix = symbol_prefix(f"{model.name}-{files.label}{suffix}") if built.plan is not None else ""
-                weights, choose = files.weights(suffix), choose_threads and not choices
-                parts.append(_write_compiled(part, built, target.threads, prefix, weights, choose, stage))
+                weights, own = files.weights(suffix), timed_on if choices is None else None
+                parts.append(_write_compiled(part, built, target.threads, prefix, weights, own, stage))
     return tuple(parts)
 
 
@@ -390,15 +391,18 @@ def _write_compiled(
     threads: int,
     prefix: str,
     file: WeightsFile,
-    choose_threads: bool,
+    timed_on: dict[str, Array] | None,
     stage: Progress,
 ) -> Part:
+    """Write one part. With inputs of the model to be timed on, it is chosen on how many threads each operator runs."""
     stage("link")
     weights_file, weights = file.path, file.add(built.weights)
     library = _write_library(part, built, threads, prefix, weights_file, weights)
-    if built.plan is not None and choose_threads:
+    if built.plan is not None and timed_on is not None:
         stage("threads")
-        if (plan := _with_chosen_threads(built.plan, part, threads, library, prefix, weights_file)) is not None:
+        if (
+            plan := _with_chosen_threads(built.plan, part, threads, library, prefix, weights_file, timed_on)
+        ) is not None:
             library.unlink()
             built = replace(built, plan=plan)
             library = _write_library(part, built, threads, prefix, weights_file, weights)
@@ -407,13 +411,18 @@ def _write_compiled(
 
 
 def _with_chosen_threads(
-    plan: Plan, part: CompiledPart, threads: int, library: Path, prefix: str, weights: Path
+    plan: Plan, part: CompiledPart, threads: int, library: Path, prefix: str, weights: Path, feed: dict[str, Array]
 ) -> Plan | None:
-    """The plan with the threads that are fastest for each step; None if it is best as it is."""
+    """The plan with the threads that are fastest for each step; None if it is best as it is.
+
+    What another part computes is random here, but for integers: as an index, zero is always inside of a tensor.
+    """
+    between = random_inputs([spec for spec in part.inputs if spec.name not in feed], np.random.default_rng(0))
+    between = {name: value if value.dtype.kind == "f" else np.zeros_like(value) for name, value in between.items()}
+    inputs = [np.asarray((between | feed)[spec.name], order="C") for spec in part.inputs]
     loaded = ModelLibrary(library, prefix, weights, part.outputs, threads)
     try:
-        feed = random_inputs(part.inputs, np.random.default_rng(0))
-        chosen = choose_step_threads(loaded, [np.asarray(feed[spec.name], order="C") for spec in part.inputs], threads)
+        chosen = choose_step_threads(loaded, inputs, threads)
     finally:
         loaded.close()
     if chosen is None:
