@@ -74,7 +74,6 @@ SETTINGS = {
         "with its 95 % interval: a bootstrap",
         "with the 95 % interval of each median",
     ],
-    "shapes.md": ["The aim was 1.7 times the time", "together with 1.7 times as many"],
     "store.md": ["wait up to 30 s", "wrote for 30 s", "again for up to 20 s"],
     "tuning.md": [
         "made again for 20 s",
