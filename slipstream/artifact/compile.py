@@ -417,7 +417,8 @@ def _with_chosen_threads(
 
     What another part computes is random here, but for integers: as an index, zero is always inside of a tensor.
     """
-    between = random_inputs([spec for spec in part.inputs if spec.name not in feed], np.random.default_rng(0))
+    missing = tuple(spec for spec in part.inputs if spec.name not in feed)
+    between = random_inputs(missing, np.random.default_rng(0))
     between = {name: value if value.dtype.kind == "f" else np.zeros_like(value) for name, value in between.items()}
     inputs = [np.asarray((between | feed)[spec.name], order="C") for spec in part.inputs]
     loaded = ModelLibrary(library, prefix, weights, part.outputs, threads)
