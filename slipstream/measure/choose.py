@@ -33,12 +33,15 @@ def make_measurer(
 
 
 def cpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:
-    """Measures on this machine's CPU."""
+    """Measures on this machine's CPU; the cores are shared as docs/measuring.md says."""
+    from slipstream.machine.target import available_cores
+    from slipstream.measure.devices.cores import divide_this_machine
     from slipstream.measure.devices.cpu import CpuDevice
     from slipstream.measure.engine import Engine
 
     config = config or MeasureConfig()
-    return Engine(target, references, CpuDevice(config), config)
+    config = replace(config, workers=config.workers or available_cores())
+    return Engine(target, references, CpuDevice(config, divide_this_machine(target.threads)), config)
 
 
 def gpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:

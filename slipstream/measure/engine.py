@@ -4,8 +4,9 @@
                   |        |                   ^       |
            same text?  same code?              +-------+  wrong or disturbed: once more
 
-Programs are built by workers forked from one server. Where devices are exclusive (this machine's CPU) building and
-running take turns; elsewhere they overlap, and the source of programs may yield None: nothing yet, ask again.
+Programs are built by workers forked from one server. On this machine's CPU, which is exclusive, building and running
+take turns: while programs run, only as much is built as there are cores for beside them. Elsewhere building and running
+overlap. The source of programs may yield None: nothing yet, ask again.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from slipstream.processes.fork_server import ServerLostError
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
+_TURN_SECONDS = 2.0
 _MOST_ATTEMPTS = 2
 # Roundings of the target's type on the way, whatever type the result has.
 _ROUNDINGS = 16
@@ -218,20 +220,25 @@ class Engine:
             yield from self._step(flow, run=False)
         else:
             with self.devices.quiet(flow.building):
-                while flow.built or flow.running:
-                    yield from self._step(flow, build=False)
+                # What is built meanwhile may run too, but paused builders must not wait for ever.
+                ends = time.monotonic() + _TURN_SECONDS
+                while flow.running or (flow.built and (self.devices.is_alone or time.monotonic() < ends)):
+                    if not self.devices.is_alone:
+                        yield from self._take(flow)
+                    yield from self._step(flow)
             while flow.ended:
                 self._free(flow.ended.pop())
             flow.batch = min(2 * flow.batch, self.config.batch)
 
     def _is_turn_to_run(self, flow: _Flow) -> bool:
-        """Builders that are not done with a batch are paused and go on later: no core waits for the slowest."""
-        enough = len(flow.built) >= flow.batch or not flow.building
+        """A batch is built, or half of the cores have nothing to build. Builders that are not done are paused, where
+        they would disturb, and go on later: no core waits for the slowest."""
+        enough = len(flow.built) >= flow.batch or 2 * len(flow.building) <= self._workers
         return enough and bool(flow.built) and not self._references.asked
 
     def _take(self, flow: _Flow) -> Iterator[Measurement]:
         """Give every idle core something to build, unless enough is built."""
-        while len(flow.building) < self._workers and self._has_room(flow):
+        while sum(trial.paused_at is None for trial in flow.building) < self._workers and self._has_room(flow):
             trial = flow.waiting.popleft() if flow.waiting else None
             if trial is None:
                 program = flow.next()
@@ -258,7 +265,7 @@ class Engine:
             return len(flow.built) < flow.batch
         return len(flow.building) + len(flow.built) < self._workers + self.devices.most_waiting
 
-    def _step(self, flow: _Flow, *, build: bool = True, run: bool = True) -> Iterator[Measurement]:
+    def _step(self, flow: _Flow, *, run: bool = True) -> Iterator[Measurement]:
         """Start what can run, wait until a process answers, and take in the answers."""
         if run:
             flow.unavailable = self.devices.acquire(len(flow.built))
@@ -271,8 +278,7 @@ class Engine:
         self._references.collect(ready, self.server)
         if run:
             yield from self._collect(flow, ready)
-        if build:
-            yield from self._build(flow, ready)
+        yield from self._build(flow, ready)
 
     def _start(self, flow: _Flow) -> Iterator[Measurement]:
         """Give every idle device a program whose reference is ready."""
@@ -286,6 +292,8 @@ class Engine:
                 ended = trial.wrong or trial.failed(reference.failure)
             else:
                 if reference.state is State.READY and self.devices.is_free(trial):
+                    # Arguments that were made for the results of the default program are made again.
+                    trial.is_allocated = trial.is_allocated and trial.plain == reference.plain
                     trial.plain = reference.plain
                     self.devices.start(trial, self._request(trial, reference), keep=flow.keep)
                     flow.built.remove(trial)
@@ -341,7 +349,7 @@ class Engine:
     def _build(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:
         """Take in what the building workers have answered."""
         for trial in list(flow.building):
-            if self.devices.limits_builds and trial.worker not in ready:
+            if trial.paused_at is not None or (self.devices.limits_builds and trial.worker not in ready):
                 continue
             answer = answer_of(trial, self.server, trial.worker in ready, self.config)
             if answer is None:
@@ -360,8 +368,12 @@ class Engine:
 
     def _next_stage(self, flow: _Flow, trial: Trial, answer: Answer) -> Measurement | None:
         """What follows a stage of building; the result if the code turns out to have one."""
-        trial.build_seconds += answer["seconds"]
         trial.at_work += answer["elapsed_seconds"]
+        if trial.stage is Stage.ALLOCATING:
+            trial.allocate_seconds, trial.is_allocated = answer["elapsed_seconds"], True
+            trial.end_building()
+            return None
+        trial.build_seconds += answer["seconds"]
         if trial.stage is Stage.LOWERING:
             same = flow.duplicates.lowered(trial, answer["fingerprint"])
             if same is None and not trial.is_duplicate:
@@ -369,15 +381,20 @@ class Engine:
                 trial.send(self.devices.build_request(trial))
             return same
         trial.load_seconds = answer["load_seconds"]
-        trial.stage = Stage.BUILT
-        trial.built_after = time.monotonic() - trial.began
+        reference = self._references[trial.operator]
+        request = self.devices.allocate_request(reference.layout) if reference.state is State.READY else None
+        if request is None:
+            trial.end_building()
+        else:
+            trial.stage, trial.plain = Stage.ALLOCATING, reference.plain
+            trial.send(request)
         return None
 
     def _end(self, flow: _Flow, trial: Trial, measurement: Measurement) -> Iterator[Measurement]:
         """A result, also for the duplicates. Ending a worker takes time of a core: not while programs run alone."""
         if flow.keep:
             flow.finished.append((trial, measurement))
-        elif self.devices.exclusive:
+        elif self.devices.is_alone:
             flow.ended.append(trial)
         else:
             self._free(trial)
@@ -400,6 +417,7 @@ class Engine:
 
     def _end_worker(self, trial: Trial) -> None:
         if trial.worker is not None:
+            self.devices.make_way(trial)
             self.server.discard(trial.worker)
             trial.worker = None
 

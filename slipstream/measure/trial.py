@@ -26,6 +26,7 @@ class Stage(StrEnum):
     NEW = "new"
     LOWERING = "lowering"
     GENERATING = "generating"
+    ALLOCATING = "allocating"
     BUILT = "built"
     RUNNING = "running"
     DUPLICATE = "duplicate"
@@ -36,7 +37,8 @@ class Stage(StrEnum):
 class Trial:
     """State of a program between being admitted and being answered. `duplicates` get its result as well.
 
-    It was built `built_after` seconds after it was taken up; its worker was `at_work` during so many of them.
+    It was built `built_after` seconds after it was taken up; its worker was `at_work` during so many of them, and has
+    been paused since `paused_at`, if that is a time. `is_allocated`: the arguments of its next run are in place.
     `library` is the file it was built into, for a device in another process. Its results were compared with those of
     the unscheduled function if `plain`; `wrong` is the verdict before that. It ran `runs` times; `fastest` is the best
     of them so far. `attempts` counts the fork servers it was built in, `mishaps` are failures of remote devices while
@@ -54,6 +56,9 @@ class Trial:
     load_seconds: float = 0.0
     at_work: float = 0.0
     built_after: float = 0.0
+    allocate_seconds: float = 0.0
+    is_allocated: bool = False
+    paused_at: float | None = None
     fingerprint: str = ""
     library: str = ""
     plain: bool = False
@@ -71,7 +76,7 @@ class Trial:
 
     @property
     def is_building(self) -> bool:
-        return self.stage in (Stage.LOWERING, Stage.GENERATING)
+        return self.stage in (Stage.LOWERING, Stage.GENERATING, Stage.ALLOCATING)
 
     @property
     def is_duplicate(self) -> bool:
@@ -88,6 +93,9 @@ class Trial:
         assert self.worker is not None
         with suppress(ChannelClosedError):
             self.worker.channel.send(request)
+
+    def end_building(self) -> None:
+        self.stage, self.built_after = Stage.BUILT, time.monotonic() - self.began
 
     def start_running(self, seconds: float) -> None:
         self.stage, self.run_began = Stage.RUNNING, time.monotonic()
@@ -125,7 +133,7 @@ class Trial:
             run_seconds=answer["run_seconds"] + self.lost_run_seconds,
             started_at=self.started_at,
             load_seconds=self.load_seconds,
-            allocate_seconds=answer["allocate_seconds"],
+            allocate_seconds=self.allocate_seconds + answer["allocate_seconds"],
             overhead_seconds=overhead,
         )
 

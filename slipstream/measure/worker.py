@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -85,6 +86,7 @@ class Worker:
         self._flops = 0
         self._threads = target.threads
         self._arguments: list[Any] = []
+        self._outputs: dict[int, Guarded] = {}
         self._argument_sets: Iterator[list[Any]] | None = None
 
     def answer(self, request: dict[str, Any]) -> Answer:
@@ -95,6 +97,7 @@ class Worker:
             "generate_probe": self.generate_probe,
             "load_library": self.load_library,
             "reference": self.reference,
+            "allocate": self.allocate,
             "run": self.run,
             "sample": self.sample,
             "probe": self.probe,
@@ -157,11 +160,27 @@ class Worker:
         fill(map_arena(self._files[0], layout, shared=True), layout, function, seed)
         return {"layout": layout.to_json()}
 
-    def run(self, layout: list[dict[str, Any]], best: float | None, tolerance: float, racing: Answer) -> Answer:
-        """First run, comparison with the reference, samples."""
+    def allocate(self, layout: list[dict[str, Any]]) -> Answer:
+        """Make the arguments of the next run."""
+        began = _Clock.now()
+        self._outputs = self._allocate(Layout.from_json(layout))
+        return _Clock.since(began)
+
+    def run(
+        self,
+        layout: list[dict[str, Any]],
+        best: float | None,
+        tolerance: float,
+        racing: Answer,
+        is_allocated: bool = False,
+        cores: Sequence[int] = (),
+    ) -> Answer:
+        """First run, comparison with the reference, samples; on these `cores`, if any are given."""
         began = time.perf_counter()
+        if cores:
+            os.sched_setaffinity(0, cores)
         places = Layout.from_json(layout)
-        outputs = self._allocate(places)
+        outputs = self._outputs if is_allocated else self._allocate(places)
         use_threads(self._target.threads)
         # As many as the step of a model has.
         worth = threads_worth(self._flops, (slot.nbytes for slot in places.slots), self._target.vector_lanes)
@@ -180,9 +199,11 @@ class Worker:
         """More samples of a program that has been run."""
         return {"samples": list(self._take(number, repeat))}
 
-    def probe(self) -> Answer:
+    def probe(self, cores: Sequence[int] = ()) -> Answer:
         """Time the reference kernel."""
         if self._module is None:
+            if cores:
+                os.sched_setaffinity(0, cores)
             use_threads(self._target.threads)
             self._module = generate(self._lower_probe(), self._target)
             matrices = [aligned((PROBE_SIZE, PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]

@@ -20,6 +20,12 @@ from slipstream.processes.child import die_with_parent
 
 T = TypeVar("T")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_at_work: set[int] = set()
+
+
+def copies_at_work() -> frozenset[int]:
+    """The process ids of the copies of this process that have not been asked for their result yet."""
+    return frozenset(_at_work)
 
 
 class ForkedCrashError(SlipstreamError):
@@ -45,6 +51,7 @@ class Forked(Generic[T]):
                 self._pid = os.fork()
             if self._pid == 0:
                 _call(work, self._answer, writing, parent)
+            _at_work.add(self._pid)
         finally:
             gc.unfreeze()
             os.close(writing)
@@ -82,6 +89,7 @@ class Forked(Generic[T]):
 
     def _reap(self) -> int:
         _, status = os.waitpid(self._pid, 0)
+        _at_work.discard(self._pid)
         self._pid = 0
         return os.waitstatus_to_exitcode(status)
 

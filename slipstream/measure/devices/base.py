@@ -29,8 +29,8 @@ class DeviceLostError(SlipstreamError):
 
 
 class Devices(ABC):
-    """`exclusive`: nothing may be built while a program runs. `most_waiting` built programs may wait for a device.
-    `limits_builds`: what builds for them ends what takes too long itself.
+    """`exclusive`: programs are built and run in turns, and a program runs in the worker that built it. `most_waiting`
+    built programs may wait for a device. `limits_builds`: what builds for them ends what takes too long itself.
 
     `build_cpu_seconds` limits the processor time of generating a library. `server_options` are for `roles.prepare`,
     `server_environment` for the process it runs in. `drifts` say how long the reference kernel took on each device.
@@ -44,6 +44,11 @@ class Devices(ABC):
         self.server_options: dict[str, Any] = {}
         self.server_environment: Mapping[str, str] = {}
         self.drifts: dict[str, Drift] = {}
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing may be built while a program runs."""
+        return False
 
     def builders(self, configured: int) -> int:
         """How many programs can be built at a time now; as many as `configured` where this machine builds."""
@@ -61,6 +66,10 @@ class Devices(ABC):
         """What a worker that has lowered the program is to do: a library, or code in its own memory."""
         trial.library = str(self._server.scratch / f"{trial.worker.name if trial.worker else 0}.so")
         return {"generate_library": {"path": trial.library, "cpu_seconds": self.build_cpu_seconds}}
+
+    def allocate_request(self, layout: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """What a worker is to do to have its arguments in place before it runs, where it runs what it built."""
+        return None
 
     def acquire(self, waiting: int) -> str:
         """Obtain devices for `waiting` programs, without blocking; why there are none if that is final for now."""
@@ -83,8 +92,11 @@ class Devices(ABC):
         """The runs that have ended, given the speakers that have sent something."""
 
     def quiet(self, building: Sequence[Trial]) -> AbstractContextManager[None]:
-        """Pause the workers of `building`, so that programs run alone."""
+        """Pause workers of `building`, all that would disturb a run; more may be added meanwhile."""
         return nullcontext()
+
+    def make_way(self, trial: Trial) -> None:  # noqa: B027  # only where a worker's end could disturb a run
+        """The worker of this trial is about to be ended."""
 
     def only_one(self) -> AbstractContextManager[None]:
         """Start programs on one device alone, for a comparison between them."""
