@@ -12,6 +12,7 @@ from slipstream.session.model_names import default_name
 from slipstream.session.settings import EFFORTS, PRESETS, Settings
 
 _BY_NAME = ("scheduler", "search", "cost")
+_OF_THE_MACHINE = {"in_flight", "searches"}  # chosen by its cores
 
 
 def reproduce(options: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
@@ -76,7 +77,7 @@ def _as_options(settings: Settings) -> list[str] | None:
             given = {"seed": settings.seed, "deterministic": settings.deterministic, **EFFORTS[effort]}
             made = Settings.from_json(given | dict(PRESETS[preset] if preset else {}))
             different = {f.name for f in fields(Settings) if getattr(made, f.name) != getattr(settings, f.name)}
-            if different <= set(_BY_NAME):
+            if different - _OF_THE_MACHINE <= set(_BY_NAME):
                 words = ["--preset", preset] if preset else []
                 words += ["--effort", effort] if effort != "normal" else []
                 for name in _BY_NAME:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -73,6 +74,18 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     }
 )
 
+# What a search takes of the time in which programs are built, and how many slots' programs are in hand then, grow with
+# the cores. Up to `_CORES_A_SEARCH` cores one search at a time keeps up; see docs/measuring.md.
+_CORES_A_SEARCH = 6
+_IN_HAND = 1.5  # programs for each core: those being built and those that wait for their run
+
+
+def on_cores(cores: int, slot_trials: int) -> dict[str, int]:
+    """What differs on a CPU of so many cores: slots enough to build on all while the next are searched for."""
+    searches = math.ceil(cores / _CORES_A_SEARCH)
+    return {"in_flight": searches + math.ceil(_IN_HAND * cores / slot_trials), "searches": searches}
+
+
 # What differs on a GPU, whose programs are built on all cores while others run.
 ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
 # A fleet builds and runs more at a time than one operator has programs for.
@@ -112,9 +125,10 @@ def make_settings(
     others: Mapping[str, Any] = MappingProxyType({}),
     gpu: bool = False,
     fleet: bool = False,
+    cores: int = 0,
 ) -> Settings:
-    """What a `gpu` or a `fleet` needs first, then effort, then the preset, then what was asked for by name, then
-    `others`, which may be any field of `Settings`; each overrules the one before.
+    """What a `gpu`, a `fleet` or this machine's `cores` need first, then effort, then the preset, then what was asked
+    for by name, then `others`, which may be any field of `Settings`; each overrules the one before.
     """
     if effort not in EFFORTS:
         raise SettingsError(f"there is no effort {effort!r}; choose one of {', '.join(EFFORTS)}")
@@ -122,7 +136,8 @@ def make_settings(
         raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
-    needed = ON_FLEET if fleet else ON_GPU if gpu else {}
+    here = on_cores(cores, EFFORTS[effort]["slot_trials"]) if cores and not deterministic else {}
+    needed = ON_FLEET if fleet else ON_GPU if gpu else here
     basis = replace(Settings(seed=seed, deterministic=deterministic), **needed)  # type: ignore[arg-type]
     settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:

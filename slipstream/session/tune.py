@@ -16,7 +16,7 @@ from slipstream import plugins
 from slipstream.artifact.lock import lock_file
 from slipstream.errors import SlipstreamError
 from slipstream.machine.hardware import describe_cpu, describe_gpu
-from slipstream.machine.target import Target, resolve_target
+from slipstream.machine.target import Target, available_cores, resolve_target
 from slipstream.measure.choose import check_fleet, check_gpu, check_rpc
 from slipstream.plugins import Plugins
 from slipstream.session.asked_models import ask, ask_again, is_several, read_models
@@ -128,8 +128,9 @@ def tune(
     if store is not None:
         check_location(location)
     resolved = resolve_target(target, threads, dtype)
-    if resolved.gpu is not None or fleet is not None:
-        chosen = choose(gpu=resolved.gpu is not None, fleet=fleet is not None)
+    # A measurer of the user's need not know that programs may come later.
+    cores = available_cores() if parts.measurer.is_ours and rpc is None else 0
+    chosen = choose(gpu=resolved.gpu is not None, fleet=fleet is not None, cores=cores)
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
         check_fleet(fleet, resolved)
