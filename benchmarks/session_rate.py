@@ -1,16 +1,17 @@
 """How many trials a second a session makes on one machine, by cores, and what limits it (4 minutes).
 
 ResNet-18 is tuned on parts of this machine's cores, for all of them and for two threads, until `--seconds` of tuning
-have passed; trials of convolutions are counted. Start-up and default programs are left out. Seconds of a trial are those
-of one core (build, with what its program's arguments take), of the cores that time (run), of a core (search), and of the
-session's own process (store, schedule). The cores would allow
+have passed; trials of convolutions are counted. Start-up and default programs are left out. Seconds of a trial are
+those of one core (build, search), of the cores that time (run, checks included), and of the session's own process
+(store, schedule). The cores would allow
 
-    cores / (build + search + threads x run)    trials a second, and one run at a time    1 / run.
+    cores / (build + search + cores that time x run)    trials a second, and one run at a time    1 / run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import time
@@ -74,15 +75,13 @@ def tune(folder: Path, threads: int, seconds: float, seed: int) -> dict[str, Any
             raise _EnoughError
 
     shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with contextlib.suppress(_EnoughError):
         slipstream.tune(_MODEL, folder, threads=threads, seed=seed, callbacks=[watch], progress=False)
-    except _EnoughError:
-        pass
     elapsed = time.monotonic() - began[0]
     with Store.open(folder / STORE, create=False) as store:
         (record,) = store.sessions()
         slots = [slot for slot in store.slots(record.id) if not slot.note.get("phase")]
-        names = {key: store.operator(key).name for key in {slot.operator for slot in slots}}
+        names = {operator.key: operator.name for operator in store.operators()}
         given = {slot.slot for slot in slots}
         trials = [trial for trial in store.trials(session=record.id) if trial.slot in given]
         settings = Settings.from_json(record.options["settings"])

@@ -116,7 +116,8 @@ class CpuDevice(Devices):
         finally:
             self._resume(paused)
             if cores.beside:
-                self._confine(cores.all)
+                with suppress(ServerLostError):
+                    self._confine(cores.all)
             else:
                 _signal(searches & copies_at_work(), signal.SIGCONT)
             self._turn = None
@@ -178,11 +179,12 @@ class CpuDevice(Devices):
 
     def _confine(self, cores: Collection[int]) -> None:
         """Keep this process, the server with what it forks, and whatever builds or searches now on these cores."""
+        with suppress(OSError):
+            os.sched_setaffinity(0, cores)
+        self._server.pause([])  # when this is answered, all workers asked for before have been forked
         workers = [trial.worker for trial in self._turn or () if trial.worker is not None]
         for process in (self._server.pid, *(worker.pid for worker in workers if worker.pid), *copies_at_work()):
             place(process, cores)
-        with suppress(OSError):
-            os.sched_setaffinity(0, cores)
 
     def _compare_with_quiet(self, trial: Trial, seconds: float) -> None:
         """Sample one of the first programs with builders beside it and without, in turn; if they disturb, end that."""
