@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -147,6 +147,14 @@ class Space:
         if self._template is not None and self._template.template.alone:
             return self.own
         return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
+
+    @property
+    def made_sketches(self) -> Mapping[str, tuple[Program, ...]]:
+        """What has been made of `own` and `stock` so far, for `keep_sketches` of the same space in another process."""
+        return {name: vars(self)[name] for name in ("own", "stock") if name in vars(self)}
+
+    def keep_sketches(self, made: Mapping[str, tuple[Program, ...]]) -> None:
+        vars(self).update({**made, **self.made_sketches})
 
     @property
     def default_may_be_wrong(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,17 +48,21 @@ class Proposal:
     ) -> None:
         self.slot, self.operator, self.size, self.note = slot, operator, question.count, note
 
-        def work() -> tuple[list[Proposed], float]:
+        self._space = space = question.space
+
+        def work() -> tuple[list[Proposed], float, Mapping[str, Any]]:
             started = clock()
-            found = proposed(search.propose(question), question.space.target if search.uses_score else None)
-            return found, clock() - started
+            found = proposed(search.propose(question), space.target if search.uses_score else None)
+            return found, clock() - started, space.made_sketches
 
         self._search = Forked(work)
         self.fileno, self.cancel = self._search.fileno, self._search.cancel
 
     def result(self) -> tuple[list[Proposed], float]:
         """The programs and the seconds they took to find; `ForkedCrashError` if the search crashed."""
-        return self._search.result()
+        found, seconds, sketches = self._search.result()
+        self._space.keep_sketches(sketches)  # or the next search would make them again
+        return found, seconds
 
 
 def first_found(proposals: Sequence[Proposal], seconds: float) -> Proposal | None:
