@@ -16,6 +16,7 @@ from slipstream.processes.fork_server import End, ForkServer, WorkerProcess
 
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "Cannot allocate memory")
 _SIGKILL = -9
+_LOOK_SECONDS = 0.05  # between two looks at what a worker uses, however often others answer
 
 Answer = dict[str, Any]
 
@@ -50,6 +51,7 @@ class Trial:
     worker: WorkerProcess | None = None
     stage: Stage = Stage.NEW
     deadline: float = 0.0
+    next_look: float = 0.0
     started_at: float = 0.0
     began: float = 0.0
     build_seconds: float = 0.0
@@ -143,6 +145,9 @@ def answer_of(trial: Trial, server: ForkServer, ready: bool, config: MeasureConf
     worker = trial.worker
     assert worker is not None
     if not ready:
+        if time.monotonic() < trial.next_look:
+            return None
+        trial.next_look = time.monotonic() + _LOOK_SECONDS
         failure = _exceeded(trial, worker, config)
         if failure is not None:
             server.kill_and_wait(worker)
