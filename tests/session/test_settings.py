@@ -45,3 +45,17 @@ def test_an_unknown_part_names_all_there_are():
 def test_mistakes_say_what_to_do(without: object, said: str):
     with pytest.raises(SettingsError, match=said):
         make_settings(others={"without": without})
+
+
+@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(1, 2, 1), (2, 2, 1), (4, 2, 1), (8, 4, 2), (16, 6, 3)])
+def test_more_slots_on_more_cores(cores: int, in_flight: int, searches: int) -> None:
+    settings = make_settings(cores=cores)
+    assert (settings.in_flight, settings.searches) == (in_flight, searches)
+
+
+def test_what_keeps_slots_one_after_the_other() -> None:
+    assert make_settings().in_flight == 1
+    assert make_settings(cores=16, deterministic=True).in_flight == 1
+    assert make_settings(cores=16, preset="metaschedule").in_flight == 1
+    assert make_settings(cores=16, others={"in_flight": 1}).in_flight == 1
+    assert make_settings(cores=16, gpu=True).in_flight == make_settings(gpu=True).in_flight
