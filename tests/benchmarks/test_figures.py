@@ -57,6 +57,8 @@ SETTINGS = {
         "over 5 % of the time",
         "over 10 % slower than usual",
         "up to 15 % slower than its best",
+        "A turn ends after 2 s",
+        "they take over 5 % longer",
         "(300 %, 120 %, 80 %, 50 %, 30 %, 20 %, 10 %, then 1 %)",
         "95 % interval",
         "within 2 %, or 20 samples, or 150 ms",
