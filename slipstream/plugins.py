@@ -105,6 +105,7 @@ _KINDS: Mapping[str, _Protocol] = {
         {
             "diffusion": ("search:make_diffusion", "from what similar operators and earlier trials have shown"),
             "evolutionary": ("search:make_evolutionary", "TVM's evolutionary search, ranked by the cost model"),
+            "chameleon": ("search.chameleon:Chameleon", "Chameleon's: learned walks, of which centroids are measured"),
             "random": ("search.random:Random", "at random"),
         },
         ("uses_score",),
