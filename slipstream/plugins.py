@@ -39,8 +39,9 @@ class Context:
 
     `slot_trials` is the usual number of trials in a slot, `peak_flops` the most FLOP/s the target can do, `threads`
     how many threads may be used. `parts` are those of the method that the session uses. `population` and `generations`
-    are those of evolutionary search. A session always sets `target`; `references` are the unscheduled operators by
-    their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was given under these names.
+    are those of evolutionary search, `evaluation` is how programs are timed. A session always sets `target`;
+    `references` are the unscheduled operators by their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was
+    given under these names.
     """
 
     seed: int = 0
@@ -55,6 +56,7 @@ class Context:
     rpc: str | None = None
     rpc_key: str | None = None
     fleet: str | None = None
+    evaluation: str = "racing"
 
 
 if TYPE_CHECKING:
