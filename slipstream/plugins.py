@@ -89,7 +89,10 @@ _KINDS: Mapping[str, _Protocol] = {
             "ucb": ("schedulers.ucb:UCB", "the same as dynatune"),
             "epsilon_greedy": ("schedulers.epsilon_greedy:EpsilonGreedy", "highest expected gain, sometimes any"),
             "softmax": ("schedulers.softmax:Softmax", "at random, weighted by the expected gain"),
-            "dynatune_paper": ("schedulers.dynatune_paper:DynatunePaper", "the bound exactly as in DynaTune's paper"),
+            "dynatune_paper": (
+                "schedulers.dynatune_paper:DynatunePaper",
+                "bound and belief exactly as in DynaTune's paper",
+            ),
             "gradient": ("schedulers.gradient:Gradient", "Ansor's: recent and extrapolated fall of the latency"),
             "dynamic_round_robin": ("schedulers.dynamic_round_robin:DynamicRoundRobin", "unfinished ones in turn"),
             "dynamic_random": ("schedulers.dynamic_random:DynamicRandom", "an unfinished one at random"),
