@@ -91,7 +91,7 @@ _KINDS: Mapping[str, _Protocol] = {
             "softmax": ("schedulers.softmax:Softmax", "at random, weighted by the expected gain"),
             "dynatune_paper": (
                 "schedulers.dynatune_paper:DynatunePaper",
-                "bound and belief exactly as in DynaTune's paper",
+                "bound and belief as in DynaTune's paper",
             ),
             "gradient": ("schedulers.gradient:Gradient", "Ansor's: recent and extrapolated fall of the latency"),
             "dynamic_round_robin": ("schedulers.dynamic_round_robin:DynamicRoundRobin", "unfinished ones in turn"),

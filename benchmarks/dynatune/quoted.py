@@ -5,20 +5,31 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "results"
 # Replays of curves recorded on a CPU and on a GPU -> the folder of their `summary`.
 _SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
-NAMES = tuple(_SUMMARIES)
+_CLAIMS, _TUNERS = "dynatune_claims", "dynatune_tuners"
+NAMES = (*_SUMMARIES, _CLAIMS, _TUNERS)
 
 
 def page(name: str) -> str:
     """The tables of that name."""
+    if name == _TUNERS:
+        return (RESULTS / f"{_TUNERS}.md").read_text().partition("\n")[2]
+    if name == _CLAIMS:
+        return ""
     return (_SUMMARIES[name] / "dynatune.md").read_text().partition("\n")[2]
 
 
 def numbers(name: str) -> dict[str, str]:
     """Figures that prose may quote."""
+    if name == _CLAIMS:
+        claims = json.loads((RESULTS / f"{_CLAIMS}.json").read_text())
+        return {key: _said(key, value) for part in claims.values() for key, value in part.items()}
+    if name == _TUNERS:
+        return _tuner_numbers(json.loads((RESULTS / f"{_TUNERS}.json").read_text()))
     data = json.loads((_SUMMARIES[name] / "dynatune.json").read_text())
     found = {"inside 90 %": f"{100 * data['calibration']:.0f}", "forecasts": f"{data['forecasts']:,}"}
     for share, by_policy in data["times_faster"].items():
@@ -33,3 +44,20 @@ def numbers(name: str) -> dict[str, str]:
         found[f"{policy}: most times the oracle's time"] = f"{max(times.values()):.1f}"
         found |= {f"{policy}: times the oracle's time, {name}": f"{value:.1f}" for name, value in times.items()}
     return found
+
+
+def _said(key: str, value: float) -> str:
+    """Counts as they are, shares in per cent, the rest with two digits."""
+    if isinstance(value, int):
+        return str(value)
+    is_share = key.startswith(("curves", "steps", "gain in"))
+    return f"{100 * value:.0f}" if is_share else f"{value:.2f}"
+
+
+def _tuner_numbers(data: dict[str, Any]) -> dict[str, str]:
+    from benchmarks.dynatune.against_chameleon import COMPARED, times_sooner
+
+    pairs = [(ours, other) for ours in COMPARED for other in COMPARED if ours != other]
+    found = {f"{ours} against {other}": f"{times_sooner(data, ours, other):.2f}" for ours, other in pairs}
+    loads = [load for r in data["recordings"] for load in (r["load"][0], r["load_at_end"][0])]
+    return found | {"least load": f"{min(loads):.0f}", "most load": f"{max(loads):.0f}"}

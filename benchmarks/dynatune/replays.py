@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dynatune.curves import Recording
+from benchmarks.dynatune.curves import CURVES, Recording
 from benchmarks.dynatune.informed import Informed
 from slipstream.belief.published import Prediction, PublishedBelief
 from slipstream.plugins import Context, make
@@ -76,6 +76,7 @@ class Study:
     results: Path
     seeds: int = 5
     slot_trials: int = 8
+    curves: Path = CURVES
     _kept: dict[tuple[str, str, int], Replay] = field(default_factory=dict, repr=False)
     _beliefs: dict[str, PublishedBelief] = field(default_factory=dict, repr=False)
 

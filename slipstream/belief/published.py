@@ -125,22 +125,23 @@ class PublishedBelief:
         log_end = np.array([math.log(len(share) + self.slot_trials)])
         ceiling = max(1.0, LEAST_GROWTH * best)
 
+        log_all, lowest_noise = np.append(log_x, log_end), _LEAST_NOISE * best
+
         def log_probability(theta: Array) -> Array:
-            with np.errstate(all="ignore"):
-                noise = theta[:, -1]
-                end = self._curve.value(theta[:, :-1], log_end)[:, 0]
-                squares = ((self._curve.value(theta[:, :-1], log_x) - y) ** 2).sum(axis=-1)
-                likelihood = -len(y) * np.log(noise) - squares / (2 * noise**2)
-                possible = (noise > _LEAST_NOISE * best) & (noise < 1) & (end >= best) & (end <= ceiling)
-                return np.where(possible & np.isfinite(likelihood), likelihood, -np.inf)
+            noise, values = theta[:, -1], self._curve.value(theta[:, :-1], log_all)
+            off, end = values[:, :-1] - y, values[:, -1]
+            likelihood = -len(y) * np.log(noise) - np.einsum("ij,ij->i", off, off) / (2 * noise * noise)
+            possible = (noise > lowest_noise) & (noise < 1) & (end >= best) & (end <= ceiling) & np.isfinite(likelihood)
+            return np.where(possible, likelihood, -np.inf)
 
         fitted = least_squares(self._curve, np.array(self._curve.start(best, log_end[0])), log_x, y)
         spread = float(np.sqrt(np.mean((self._curve.value(fitted, log_x) - y) ** 2)))
         centre = np.array([*fitted, max(spread, 2 * _LEAST_NOISE * best)])
-        walkers = ball(log_probability, centre, rng)
-        if walkers is None:
-            return Prediction(best, best, 0.0)
-        chain = ensemble(log_probability, walkers, STEPS, rng)
+        with np.errstate(all="ignore"):  # impossible parameters overflow
+            walkers = ball(log_probability, centre, rng)
+            if walkers is None:
+                return Prediction(best, best, 0.0)
+            chain = ensemble(log_probability, walkers, STEPS, rng)
         ends = self._curve.value(chain[-KEPT:, :-1], log_end)[:, 0]
         return Prediction(best, float(ends.mean()), float(ends.std()))
 
@@ -186,19 +187,22 @@ def ball(log_probability: Callable[[Array], Array], centre: Array, rng: np.rando
 
 
 def ensemble(log_probability: Callable[[Array], Array], walkers: Array, steps: int, rng: np.random.Generator) -> Array:
-    """Goodman and Weare's stretch move with two halves of walkers; all positions, a row for each walker and step."""
-    at, size = walkers.copy(), walkers.shape[1]
-    log_at, half = log_probability(at), len(at) // 2
+    """Goodman and Weare's stretch move with two equal halves of walkers; a row for each position of each."""
+    at, size, half = walkers.copy(), walkers.shape[1], len(walkers) // 2
+    log_at = log_probability(at)
     chain = np.empty((steps, len(at), size))
+    halves = (slice(0, half), slice(half, None))
+    drawn = rng.random((3, steps, len(at)))
+    stretch = ((_STRETCH - 1) * drawn[0] + 1) ** 2 / _STRETCH
+    partners = (drawn[1] * half).astype(int)
+    allowed = np.log(drawn[2]) - (size - 1) * np.log(stretch)
     for step in range(steps):
-        for own, others in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
-            count = len(at[own])
-            stretch = ((_STRETCH - 1) * rng.random(count) + 1) ** 2 / _STRETCH
-            towards = at[others][rng.integers(len(at[others]), size=count)]
-            proposed = towards + stretch[:, None] * (at[own] - towards)
+        for own, others in (halves, halves[::-1]):
+            towards = at[others][partners[step, own]]
+            proposed = towards + stretch[step, own, None] * (at[own] - towards)
             log_proposed = log_probability(proposed)
-            accepted = np.log(rng.random(count)) < (size - 1) * np.log(stretch) + log_proposed - log_at[own]
-            at[own] = np.where(accepted[:, None], proposed, at[own])
-            log_at[own] = np.where(accepted, log_proposed, log_at[own])
+            accepted = allowed[step, own] < log_proposed - log_at[own]
+            at[own][accepted] = proposed[accepted]
+            log_at[own][accepted] = log_proposed[accepted]
         chain[step] = at
     return chain.reshape(-1, size)
