@@ -60,6 +60,9 @@ SETTINGS = {
         "(300 %, 120 %, 80 %, 50 %, 30 %, 20 %, 10 %, then 1 %)",
         "95 % interval",
         "within 2 %, or 20 samples, or 150 ms",
+        "within 2 %, at most 20 samples or 150 ms",
+        "end after 3 s in any case",
+        "a sample of at least 2 ms",
         "no difference below 0.5 % is pursued. The confidence (95 %)",
     ],
     "precision.md": ["1.4 % for the 4,608", "0.16 % for 64", "wrong by 1 % of"],  # by a formula; allowed
