@@ -60,7 +60,7 @@ def make(study: Study) -> list[Path]:
         ("model", "tuner", "seconds", "latency_ms", "low_ms", "high_ms"),
         rows,
     )
-    content = {
+    content: dict[str, Any] = {
         "within": _WITHIN,
         "recordings": [
             {"tuner": tuner, "name": r.name, "operators": len(r.operators), **r.about}
@@ -69,6 +69,11 @@ def make(study: Study) -> list[Path]:
         ],
         "seconds": {model: seconds(tuned, model) for model in axes},
         "trials": {model: {t: _trials(one.models[model]) for t, one in tuned.items()} for model in axes},
+    }
+    pairs = {ours: [other for other in COMPARED if other != ours] for ours in COMPARED}
+    content["times_sooner"] = {
+        ours: {other: round(times_sooner(content, ours, other), 4) for other in others}
+        for ours, others in pairs.items()
     }
     study.results.mkdir(parents=True, exist_ok=True)
     data, page = study.results / "dynatune_tuners.json", study.results / "dynatune_tuners.md"
@@ -118,7 +123,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     rows = [[label, *(f"{median(by[label]):.0f}" for by in models.values())] for label in COMPARED]
     about = content["recordings"]
     loads = [load for r in about for load in (r["load"][0], r["load_at_end"][0])]
-    seeds = len({r["name"] for r in about}) // max(1, len(models))
+    seeds = {model: len(next(iter(by.values()))) for model, by in models.items()}
     trials = {model: " / ".join(f"{by[t]:.0f}" for t in TUNERS) for model, by in content["trials"].items()}
     return "\n".join(
         [
@@ -128,7 +133,7 @@ def markdown(content: Mapping[str, Any]) -> str:
             "",
             *table(["", *models], rows),
             "",
-            f"Recorded with {seeds} seed{'s' * (seeds > 1)} of each model and tuner, programs on "
+            f"Seeds: {', '.join(f'{model} {count}' for model, count in seeds.items())}. Recorded with programs on "
             f"{about[0]['options']['threads'] or 'all'} thread(s), at a load average of {min(loads):.0f} to "
             f"{max(loads):.0f} on {about[0]['machine']['cores']} cores. Trials measured by "
             f"{', '.join(TUNERS)}: " + "; ".join(f"{model} {said}" for model, said in trials.items()) + ".",

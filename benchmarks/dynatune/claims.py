@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -17,6 +18,15 @@ def make(study: Study) -> list[Path]:
             transformation_space.read(study.curves / transformation_space.MEASURED.name)
         ),
     }
+    scheduling = study.figures / "scheduling_cost.csv"
+    if scheduling.exists():
+        with scheduling.open() as file:
+            shares = {row["policy"]: float(row["share"]) for row in csv.DictReader(file)}
+        content["scheduling_cost"] = {f"scheduling: share of a slot, {p}": shares[p] for p in ("dynatune", "emcee")}
+    traces = study.figures / "mcmc_traces.csv"
+    if traces.exists():
+        with traces.open() as file:
+            content["mcmc"] = {"mean acceptance": float(next(csv.DictReader(file))["mean_acceptance"])}
     study.results.mkdir(parents=True, exist_ok=True)
     path = study.results / "dynatune_claims.json"
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -137,7 +137,12 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, help="where the curves go")
     parser.add_argument("--threads", type=int, help="that programs run on [all cores]; 1 on a busy machine")
     parser.add_argument("--tuners", default="", help=f"of {', '.join(TUNERS)}, with commas, in turns [diffusion]")
+    parser.add_argument("--quick", action="store_true", help="all tuners on tiny_cnn, 16 trials each, into build/")
     options = parser.parse_args()
+    if options.quick:
+        options.models, options.trials, options.tuners = "tiny_cnn", 16, ",".join(TUNERS)
+        options.work = options.work or Path("build/dynatune_quick")
+        options.curves = options.curves or Path("build/dynatune_quick/curves/tuners")
     if options.trials < 1 or options.seeds < 1:
         parser.error("--trials and --seeds are whole numbers from 1")
     tuners = options.tuners.split(",") if options.tuners else [None]
