@@ -39,8 +39,9 @@ class Context:
 
     `slot_trials` is the usual number of trials in a slot, `peak_flops` the most FLOP/s the target can do, `threads`
     how many threads may be used. `parts` are those of the method that the session uses. `population` and `generations`
-    are those of evolutionary search. A session always sets `target`; `references` are the unscheduled operators by
-    their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was given under these names.
+    are those of evolutionary search, `evaluation` is how programs are timed. A session always sets `target`;
+    `references` are the unscheduled operators by their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was
+    given under these names.
     """
 
     seed: int = 0
@@ -55,6 +56,7 @@ class Context:
     rpc: str | None = None
     rpc_key: str | None = None
     fleet: str | None = None
+    evaluation: str = "racing"
 
 
 if TYPE_CHECKING:
@@ -87,7 +89,10 @@ _KINDS: Mapping[str, _Protocol] = {
             "ucb": ("schedulers.ucb:UCB", "the same as dynatune"),
             "epsilon_greedy": ("schedulers.epsilon_greedy:EpsilonGreedy", "highest expected gain, sometimes any"),
             "softmax": ("schedulers.softmax:Softmax", "at random, weighted by the expected gain"),
-            "dynatune_paper": ("schedulers.dynatune_paper:DynatunePaper", "the bound exactly as in DynaTune's paper"),
+            "dynatune_paper": (
+                "schedulers.dynatune_paper:DynatunePaper",
+                "bound and belief as in DynaTune's paper",
+            ),
             "gradient": ("schedulers.gradient:Gradient", "Ansor's: recent and extrapolated fall of the latency"),
             "dynamic_round_robin": ("schedulers.dynamic_round_robin:DynamicRoundRobin", "unfinished ones in turn"),
             "dynamic_random": ("schedulers.dynamic_random:DynamicRandom", "an unfinished one at random"),
@@ -105,6 +110,7 @@ _KINDS: Mapping[str, _Protocol] = {
         {
             "diffusion": ("search:make_diffusion", "from what similar operators and earlier trials have shown"),
             "evolutionary": ("search:make_evolutionary", "TVM's evolutionary search, ranked by the cost model"),
+            "chameleon": ("search.chameleon:Chameleon", "Chameleon's: learned walks, of which centroids are measured"),
             "random": ("search.random:Random", "at random"),
         },
         ("uses_score",),

@@ -8,7 +8,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.dynatune import calibration, curve_fitting, mcmc_traces, scheduling_cost, summary
+from benchmarks.dynatune import (
+    against_chameleon,
+    calibration,
+    challenges,
+    claims,
+    curve_fitting,
+    mcmc_traces,
+    scheduling_cost,
+    summary,
+    transformation_space,
+)
 from benchmarks.dynatune.course import CONVERGENCE, convergence, regret
 from benchmarks.dynatune.curves import CURVES, read_all
 from benchmarks.dynatune.replays import Study
@@ -25,6 +35,11 @@ PARTS: dict[str, Callable[[Study], list[Path]]] = {
     "mcmc_traces": mcmc_traces.make,
     "scheduling_cost": scheduling_cost.make,
     "summary": summary.make,
+    "cost_and_gain": challenges.cost_and_gain,
+    "transformation_space": transformation_space.make,
+    "tuning_curves": challenges.tuning_curves,
+    "against_chameleon": against_chameleon.make,
+    "claims": claims.make,
 }
 
 
@@ -43,7 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := set(options.names) - set(PARTS):
         parser.error(f"there is no {unknown.pop()}: choose from {', '.join(PARTS)}")
     try:
-        study = Study(read_all(options.curves), options.figures, options.results, options.seeds, options.slot_trials)
+        study = Study(
+            read_all(options.curves),
+            options.figures,
+            options.results,
+            options.seeds,
+            options.slot_trials,
+            options.curves,
+        )
         for name in options.names or PARTS:
             print(*PARTS[name](study), sep="\n")
     except SlipstreamError as error:

@@ -3,10 +3,12 @@
     python -m benchmarks.dynatune.record                                     # hours; needs a quiet machine
     python -m benchmarks.dynatune.record --models tiny_cnn --trials 16 --curves build/curves
     python -m benchmarks.dynatune.record --models resnet18,transformer_encoder --target cuda
+    python -m benchmarks.dynatune.record --tuners autotvm,chameleon,adatune --models squeezenet1_1 --trials 32
 
 After an interruption the same command continues; `slipstream status build/dynatune/MODEL-SEED` shows how far it is.
 Operators share no programs (each is a family of its own), but one cost model, which is trained on the earlier operators
-too. With `--budget 150s` for each model operators take turns, so that all have about as many trials at the end.
+too. `--tuners` names some of `benchmarks/dynatune/tuners.py` in place of diffusion. With `--budget 150s` for each model
+operators take turns, so that all have about as many trials at the end.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.dynatune.curves import CURVES, GPU_CURVES, OperatorCurve, Recording, RecordingError
+from benchmarks.dynatune.tuners import TUNER_CURVES, TUNERS, folder_of
 from benchmarks.ended_session import tune_apart
 from benchmarks.machine import describe_machine
 from slipstream.errors import SlipstreamError
@@ -33,15 +37,27 @@ MODELS = ("resnet18", "squeezenet1_1", "vgg16", "transformer_encoder")
 _SLOT_TRIALS = 8
 
 
-def record(model: str, seed: int, trials: int, folder: Path, target: str, budget: str | None) -> Recording:
+def record(
+    model: str,
+    seed: int,
+    trials: int,
+    folder: Path,
+    target: str,
+    budget: str | None,
+    tuner: str | None = None,
+    threads: int | None = None,
+) -> Recording:
     """Tune all operators of a zoo model, or go on with it."""
     load = os.getloadavg()
+    _, chosen, changed = TUNERS[tuner] if tuner else ("", {"search": "diffusion"}, {})
     # Nothing but the number of trials ends an operator.
     settings = {"families": "none", "slot_trials": _SLOT_TRIALS, "patience_trials": 10 * trials, "most_trials": trials}
+    settings |= changed
     scheduler = "sequential" if budget is None else "round_robin"
-    how: dict[str, Any] = {"scheduler": scheduler, "search": "diffusion", "seed": seed, "target": target}
+    how: dict[str, Any] = {"scheduler": scheduler, **chosen, "seed": seed, "target": target, "threads": threads}
     tune_apart(f"zoo:{model}", folder, budget=budget, settings=settings, **how)
-    recording = recording_of(folder, model, seed, {"load": load, "load_at_end": os.getloadavg()})
+    said = f"python -m benchmarks.dynatune.record --models {model}" + (f" --tuners {tuner}" if tuner else "")
+    recording = recording_of(folder, model, seed, {"command": said, "load": load, "load_at_end": os.getloadavg()})
     begun = recording.about["settings"]["most_trials"]
     if begun != trials:
         raise RecordingError(f"{folder} was begun with --trials {begun}: say so again, or choose another --work")
@@ -60,8 +76,7 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
     described = {
         **describe_machine(),
         "hardware": stored.hardware,
-        "command": f"python -m benchmarks.dynatune.record --models {model}",
-        "options": {name: options[name] for name in ("target", "budget")},
+        "options": {name: options[name] for name in ("target", "threads", "budget")},
         "settings": options["settings"],
         "session_seconds": stored.record.elapsed,
         "trials": len(noisy),
@@ -120,22 +135,34 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="where the sessions are kept")
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'; cuda's curves go beside the CPU's")
     parser.add_argument("--curves", type=Path, help="where the curves go")
+    parser.add_argument("--threads", type=int, help="that programs run on [all cores]; 1 on a busy machine")
+    parser.add_argument("--tuners", default="", help=f"of {', '.join(TUNERS)}, with commas, in turns [diffusion]")
+    parser.add_argument("--quick", action="store_true", help="all tuners on tiny_cnn, 16 trials each, into build/")
     options = parser.parse_args()
+    if options.quick:
+        options.models, options.trials, options.tuners = "tiny_cnn", 16, ",".join(TUNERS)
+        options.work = options.work or Path("build/dynatune_quick")
+        options.curves = options.curves or Path("build/dynatune_quick/curves/tuners")
     if options.trials < 1 or options.seeds < 1:
         parser.error("--trials and --seeds are whole numbers from 1")
+    tuners = options.tuners.split(",") if options.tuners else [None]
+    if unknown := set(tuners) - {None, *TUNERS}:
+        parser.error(f"there is no tuner {unknown.pop()}: choose from {', '.join(TUNERS)}")
     on_gpu = options.target != "cpu"
-    curves = options.curves or (GPU_CURVES if on_gpu else CURVES)
+    curves = options.curves or (TUNER_CURVES if options.tuners else GPU_CURVES if on_gpu else CURVES)
     work = options.work or Path("build/dynatune_gpu" if on_gpu else "build/dynatune")
     from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
     import_tvm_without_torch()
     try:
         for seed in range(options.seeds):
-            for model in options.models.split(","):
-                print(f"{model}, seed {seed}", flush=True)
-                folder = work / f"{model}-{seed}"
-                recording = record(model, seed, options.trials, folder, options.target, options.budget)
-                print(f"wrote {recording.write(curves)}", flush=True)
+            for model, tuner in product(options.models.split(","), tuners):
+                print(f"{model}, {tuner or 'diffusion'}, seed {seed}", flush=True)
+                folder = work / (tuner or "") / f"{model}-{seed}"
+                recording = record(
+                    model, seed, options.trials, folder, options.target, options.budget, tuner, options.threads
+                )
+                print(f"wrote {recording.write(folder_of(tuner, curves) if tuner else curves)}", flush=True)
     except KeyboardInterrupt:
         sys.exit("interrupted: the same command goes on from here")
     except SlipstreamError as error:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dynatune.curves import Recording
+from benchmarks.dynatune.curves import CURVES, Recording
 from benchmarks.dynatune.informed import Informed
+from slipstream.belief.published import Prediction, PublishedBelief
 from slipstream.plugins import Context, make
 from slipstream.schedulers import Scheduler
+from slipstream.schedulers.dynatune_paper import DynatunePaper
 from slipstream.schedulers.eligible import highest, pick_adaptively
 from slipstream.schedulers.oracle import Oracle
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
@@ -74,7 +76,9 @@ class Study:
     results: Path
     seeds: int = 5
     slot_trials: int = 8
+    curves: Path = CURVES
     _kept: dict[tuple[str, str, int], Replay] = field(default_factory=dict, repr=False)
+    _beliefs: dict[str, PublishedBelief] = field(default_factory=dict, repr=False)
 
     @property
     def models(self) -> dict[str, list[Recording]]:
@@ -101,13 +105,32 @@ class Study:
         """A policy's replays of one recording."""
         return [self._run(recording, name, seed) for seed in range(self.seeds)]
 
+    def _belief_of(self, recording: Recording) -> PublishedBelief:
+        made = _Remembering(peak_flops=recording.peak_flops, slot_trials=self.slot_trials)
+        return self._beliefs.setdefault(recording.name, made)
+
     def _run(self, recording: Recording, name: str, seed: int) -> Replay:
         at = (recording.name, name, seed)
         if at not in self._kept:
             curves = shuffled(recording.replayable(), seed)
             scheduler = policy(name, curves, recording.peak_flops, seed, self.slot_trials)
+            if isinstance(scheduler, DynatunePaper):
+                scheduler.belief = self._belief_of(recording)
             self._kept[at] = replay(scheduler, curves, self.slot_trials, patience_trials=_PATIENCE)
         return self._kept[at]
+
+
+class _Remembering(PublishedBelief):
+    """A forecast takes a tenth of a second: the seeds of a recording share them, and differ in the operators' order."""
+
+    def __init__(self, *, peak_flops: float, slot_trials: int) -> None:
+        super().__init__(peak_flops=peak_flops, slot_trials=slot_trials)
+        self._made: dict[tuple[str, int], Prediction] = {}
+
+    def predict(self, key: str, history: Sequence[float], flops: float) -> Prediction:
+        if (key, len(history)) not in self._made:
+            self._made[key, len(history)] = super().predict(key, history, flops)
+        return self._made[key, len(history)]
 
 
 def shuffled(curves: Sequence[RecordedCurve], seed: int) -> list[RecordedCurve]:

@@ -98,6 +98,11 @@ class _TuneCommand(click.Command):
 @click.option("--effort", default="normal", show_default=True, metavar="quick|normal|max", help="How thoroughly.")
 @click.option("--preset", metavar="metaschedule", help="Tune as TVM's MetaSchedule does, to compare with.")
 @plugin_options
+@click.option(
+    "--evaluation",
+    metavar="racing|adatune|fixed",
+    help="When a program has been timed enough: see docs/measuring.md. [default: racing]",
+)
 @click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what each is worth: see below.")
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slipstream.errors import TargetError
-from slipstream.measure.config import MeasureConfig
+from slipstream.measure.config import EVALUATIONS, MeasureConfig
 
 if TYPE_CHECKING:
     from slipstream.machine.target import Target
@@ -21,15 +21,21 @@ def make_measurer(
     rpc: str | None = None,
     rpc_key: str | None = None,
     fleet: str | None = None,
+    evaluation: str = "racing",
 ) -> Engine:
-    """What measures programs of the operators in `references`: this machine, devices behind an RPC tracker, a fleet."""
+    """What measures programs of the operators in `references`: this machine, devices behind an RPC tracker, a fleet.
+
+    `evaluation` is one of `EVALUATIONS`.
+    """
+    config = MeasureConfig(racing=EVALUATIONS[evaluation])
     check_gpu(target, rpc)
     if fleet is not None:
-        return fleet_measurer(fleet, target, references)
+        return fleet_measurer(fleet, target, references, config)
     where = check_rpc(rpc, rpc_key)
     if where is not None and rpc_key is not None:
-        return rpc_measurer(*where, rpc_key, target, references)
-    return cpu_measurer(target, references) if target.gpu is None else gpu_measurer(target, references)
+        return rpc_measurer(*where, rpc_key, target, references, config)
+    make = cpu_measurer if target.gpu is None else gpu_measurer
+    return make(target, references, config)
 
 
 def cpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:

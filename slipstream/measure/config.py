@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 _GIB = 1 << 30
 
@@ -24,8 +26,13 @@ class Racing:
     new threads, gives a program up if it took `hopeless` times the best and more than 20 ms.
     A program that stays in the race is sampled until the 95 % interval of its median is within `precision`, or
     `most_samples` or `most_seconds` are used up.
+
+    Other rules give no program up. `fixed` takes `most_samples`. `adatune` (AdaTune's adaptive evaluation, Li et al.,
+    NeurIPS 2020) stops when the coefficient of variation of the samples' rates, without the lowest and the highest if
+    there are more than four, is below `variation`.
     """
 
+    rule: str = "racing"
     slack: tuple[float, ...] = (3.0, 1.2, 0.8, 0.5, 0.3, 0.2, 0.1)
     hopeless: float = 10.0
     matters: float = 0.01
@@ -34,6 +41,18 @@ class Racing:
     most_samples: int = 20
     most_seconds: float = 0.15
     sample_seconds: float = 0.002
+    variation: float = 0.1
+
+
+# How a session may time programs. The least samples and the variation are those of AdaTune's authors' code; a batch of
+# theirs is 50 runs, a sample of ours 2 ms.
+EVALUATIONS: Mapping[str, Racing] = MappingProxyType(
+    {
+        "racing": Racing(),
+        "adatune": Racing(rule="adatune", least_samples=3, most_seconds=3.0),
+        "fixed": Racing(rule="fixed", most_seconds=3.0),
+    }
+)
 
 
 @dataclass(frozen=True)

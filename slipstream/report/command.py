@@ -11,7 +11,7 @@ from slipstream.plugins import is_object, names
 from slipstream.session.model_names import default_name
 from slipstream.session.settings import EFFORTS, PRESETS, Settings
 
-_BY_NAME = ("scheduler", "search", "cost")
+_BY_NAME = ("scheduler", "search", "cost", "evaluation")
 _OF_THE_MACHINE = {"in_flight", "searches"}  # chosen by its cores
 
 

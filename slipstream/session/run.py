@@ -137,6 +137,7 @@ class SessionRun:
             rpc=self.rpc,
             rpc_key=self.rpc_key,
             fleet=self.fleet,
+            evaluation=settings.evaluation,
         )
 
     def _peak_flops(self) -> float:

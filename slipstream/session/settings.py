@@ -10,6 +10,7 @@ from typing import Any
 
 from slipstream.diffusion.parts import Parts, PartsError, describe_parts
 from slipstream.errors import SlipstreamError
+from slipstream.measure.config import EVALUATIONS
 
 PARTS: Mapping[str, str] = MappingProxyType(describe_parts())  # what can be left out of a session, and what it does
 _SCHEDULER_OPTIONS = {"shared_curves": "share_curves", "potential": "heed_potential"}
@@ -26,13 +27,15 @@ class Settings:
 
     `families` says how operators are grouped. `parts` says which parts of the method are used; by name and in JSON it
     is `without`, the list of those left out. `population` and `generations` are evolutionary search's. `in_flight`
-    operators have a slot at a time, and programs for `searches` of them are searched for at a time. `deterministic`
-    makes proposals repeatable bit for bit where a search is quicker without.
+    operators have a slot at a time, and programs for `searches` of them are searched for at a time. `evaluation` says
+    when a program has been timed enough, one of `slipstream.measure.config.EVALUATIONS`. `deterministic` makes
+    proposals repeatable bit for bit where a search is quicker without.
     """
 
     scheduler: str = "dynatune"
     search: str = "diffusion"
     cost: str = "incremental"
+    evaluation: str = "racing"
     families: str = "anchor"
     parts: Parts = field(default_factory=Parts)
     slot_trials: int = 8
@@ -120,6 +123,7 @@ def make_settings(
     scheduler: str | None = None,
     search: str | None = None,
     cost: str | None = None,
+    evaluation: str | None = None,
     seed: int = 0,
     deterministic: bool = False,
     others: Mapping[str, Any] = MappingProxyType({}),
@@ -142,7 +146,7 @@ def make_settings(
     settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:
         settings = replace(settings, **PRESETS[preset])
-    chosen = {"scheduler": scheduler, "search": search, "cost": cost}
+    chosen = {"scheduler": scheduler, "search": search, "cost": cost, "evaluation": evaluation}
     settings = replace(settings, **{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
     if unknown := set(others) - set(settings.to_json()):
         raise SettingsError(f"there is no setting {min(unknown)!r}; choose from {', '.join(settings.to_json())}")
@@ -159,5 +163,7 @@ def _check_names(settings: Settings) -> None:
 
     for kind in ("scheduler", "search", "cost"):
         plugins.check_name(kind, getattr(settings, kind))
+    if settings.evaluation not in EVALUATIONS:
+        raise SettingsError(f"there is no evaluation {settings.evaluation!r}; choose one of {', '.join(EVALUATIONS)}")
     # Not every scheduler has these parts: better said now than when the session has begun.
     plugins.check_options("scheduler", settings.scheduler, settings.scheduler_options())

@@ -53,6 +53,7 @@ def tune(
     search: AnySearch | None = None,
     cost: AnyCostModel | None = None,
     measurer: AnyMeasurer | None = None,
+    evaluation: str | None = None,
     seed: int = 0,
     deterministic: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -81,7 +82,8 @@ def tune(
     Tuning ends when the first of `budget` (seconds, or text such as "5m"), `trials` and `until_latency` is used up, or
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
-    callables that take a `slipstream.plugins.Context`. `fleet` is the address of a Ray cluster whose nodes build and
+    callables that take a `slipstream.plugins.Context`. `evaluation` says how programs are timed: "racing", "adatune" or
+    "fixed" (docs/measuring.md). `fleet` is the address of a Ray cluster whose nodes build and
     measure (docs/fleet.md). `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in that type, "bfloat16" or "tf32" on a GPU. What cannot be
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
@@ -105,6 +107,7 @@ def tune(
         scheduler=plugins.stored_name(scheduler),
         search=plugins.stored_name(search),
         cost=plugins.stored_name(cost),
+        evaluation=evaluation,
         seed=seed,
         deterministic=deterministic,
         others=settings or {},

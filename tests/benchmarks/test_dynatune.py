@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ import pytest
 pytest.importorskip("matplotlib", reason="the figures need matplotlib")
 pytest.importorskip("emcee", reason="the traces need emcee")
 
-from benchmarks.dynatune import calibration, replays, summary
+from benchmarks.dynatune import against_chameleon, calibration, challenges, replays, summary, transformation_space
 from benchmarks.dynatune.__main__ import main
 from benchmarks.dynatune.curves import OperatorCurve, Recording, RecordingError, read_all
 from benchmarks.dynatune.plotting import band
 from benchmarks.dynatune.record import curve_of
+from benchmarks.dynatune.tuners import TUNERS
 from slipstream.plugins import Context
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.schedulers.types import OperatorState
@@ -57,6 +59,15 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
             OperatorCurve("broken", "broken", 1, 10, (), (0,), (0.0,), (None,)),
         ]
         Recording(name, 0, PEAK, {"date": "today"}, tuple(operators)).write(folder)
+    about = {"load": [1.0], "load_at_end": [2.0], "options": {"threads": 1}, "machine": {"cores": 2}}
+    for quicker, tuner in zip((1.0, 0.5, 0.75), TUNERS, strict=True):
+        # The same curves, recorded in less time.
+        drawn = model_curves(np.random.default_rng(0), 3, 36, PEAK)
+        drawn = [replace(curve, seconds=[quicker * t for t in curve.seconds]) for curve in drawn]
+        Recording("first", 0, PEAK, about, tuple(map(compact, drawn))).write(folder / "tuners" / tuner)
+    rate = [[1.0, 2.0, 1.9], [1.1, None, 1.0], [1.2, 3.0, 1.0]]
+    measured = {"operator": "conv", "sizes": [1, 2, 4], "gflops": rate, "about": {}}
+    (folder / "transformation_space.json").write_text(json.dumps(measured))
     return folder
 
 
@@ -79,7 +90,7 @@ def table(path: Path) -> list[dict[str, str]]:
     [
         "against_sequential", "against_static", "against_dynamic", "action_functions", "against_gradient",
         "against_gradient_detail", "ablation", "regret", "calibration", "curve_fitting", "mcmc_traces",
-        "scheduling_cost",
+        "scheduling_cost", "cost_and_gain", "transformation_space", "tuning_curves", "against_chameleon",
     ],
 )  # fmt: skip
 def test_every_figure_has_a_picture_and_a_table(made: dict[str, Path], name: str) -> None:
@@ -123,6 +134,58 @@ def test_summary_agrees_with_the_replays(made: dict[str, Path], curves: Path) ->
     assert set(content["seconds_to_within"]["5%"]["second"]) == set(replays.LABELS)
     page = made["dynatune.md"].read_text()
     assert page.count("| yes |") + page.count("| **no** |") == len(content["bars"]) == 5
+
+
+def test_the_tuners_table_is_of_the_latency_that_all_reach(made: dict[str, Path], curves: Path) -> None:
+    content = json.loads(made["dynatune_tuners.json"].read_text())
+    (by_label,) = content["seconds"].values()
+    assert set(by_label) == set(against_chameleon.COMPARED)
+    took = {pair: by_label[label][0] for label, pair in against_chameleon.COMPARED.items()}
+    (recording,) = read_all(curves / "tuners" / "autotvm")
+    assert 0 < took["autotvm", "sequential"] <= sum(c.seconds[-1] for c in recording.replayable()) + 1e-3
+    assert took["chameleon", "sequential"] == pytest.approx(took["autotvm", "sequential"] / 2, abs=2e-3)
+    assert took["adatune", "sequential"] == pytest.approx(took["autotvm", "sequential"] * 3 / 4, abs=2e-3)
+    assert took["chameleon", "dynatune_paper"] == pytest.approx(took["autotvm", "dynatune_paper"] / 2, abs=2e-3)
+    sooner = against_chameleon.times_sooner(content, "Chameleon", TUNERS["autotvm"][0])
+    assert sooner == pytest.approx(2, rel=1e-2)
+    assert TUNERS["autotvm"][0] in made["dynatune_tuners.md"].read_text()
+
+
+def test_the_time_to_a_latency_is_the_first_slot_that_has_it() -> None:
+    run = replays.Replay([0.0, 2.0, 5.0], [3.0, 2.0, 1.0], ["a", "a"], [0.0, 0.0], 1.0)
+    assert [against_chameleon.time_to(run, latency) for latency in (3.5, 2.0, 1.0)] == [0.0, 2.0, 5.0]
+
+
+def test_cost_and_gain_add_up(made: dict[str, Path]) -> None:
+    rows = table(made["cost_and_gain.csv"])
+    for model in ("first", "second"):
+        for column in ("flops", "gain", "cost"):
+            assert sum(float(row[column]) for row in rows if row["model"] == model) == pytest.approx(1, abs=1e-4)
+    found = json.loads(made["dynatune_claims.json"].read_text())["challenges"]
+    assert found["recordings"] == 2
+    assert -1 <= found["rank correlation of FLOPs and gain"] <= 1
+
+
+def test_the_shape_of_a_curve_by_hand() -> None:
+    seconds = [float(n) for n in range(17)]
+    # Speed 1, at trial 2 it is 2, from trial 10 on 4: a jump after the first slot of 8.
+    curve = RecordedCurve("a", 1, 1, seconds, [1.0, 1.0, *[0.5] * 8, *[0.25] * 7])
+    assert challenges.shape_of(curve) == (pytest.approx(1 / 3), 0.0, 1)
+
+
+def test_rank_correlation_by_hand() -> None:
+    assert challenges.rank_correlation([1, 2, 3], [10, 40, 90]) == pytest.approx(1)
+    assert challenges.rank_correlation([1, 2, 3], [3, 1, 0]) == pytest.approx(-1)
+    assert math.isnan(challenges.rank_correlation([1, 1], [1, 2]))
+
+
+def test_how_uneven_a_space_is_by_hand(curves: Path) -> None:
+    found = transformation_space.findings(json.loads((curves / "transformation_space.json").read_text()))
+    assert found["programs"] == 8
+    assert found["fastest over slowest"] == 3
+    # Of the eight steps between measured neighbours: 1 to 2, 1.9 to 1, 1.2 to 3 and 3 to 1 are steep.
+    assert found["steps of more than 20 %"] == pytest.approx(4 / 8)
+    assert found["local maxima"] == 2
 
 
 def test_recording_round_trip(curves: Path, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from slipstream.measure.config import Racing
-from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample
+from slipstream.measure.config import EVALUATIONS, Racing
+from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample, variation
 from slipstream.measure.timing.sampling import race
 from slipstream.measure.timing.settling import Settling, near_ties, settle
 
@@ -69,6 +70,58 @@ def test_a_hopeless_first_run_is_the_only_one() -> None:
     samples = race(never, never, first=1.0, best=0.01, racing=RACING)
     assert samples.seconds == (1.0,)
     assert samples.stopped_early
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_only_racing_gives_a_slow_program_up(name: str) -> None:
+    settings = EVALUATIONS[name]
+    rng = np.random.default_rng(4)
+    taken = race(lambda: None, _sampler(rng, 4.0), 4.0, 1.0, settings, _Clock())
+    assert taken.stopped_early == (name == "racing")
+    assert len(taken.seconds) == {"racing": 1, "adatune": 3, "fixed": 20}[name]
+
+
+def test_adatune_takes_more_samples_of_a_program_whose_times_vary() -> None:
+    settings, rng = EVALUATIONS["adatune"], np.random.default_rng(5)
+    steady, unsteady = (
+        np.mean([len(race(lambda: None, _sampler(rng, 1.0, spread), 1.0, 1.0, settings, _Clock()).seconds) for _ in r])
+        for r, spread in ((range(50), 0.02), (range(50), 0.6))
+    )
+    assert steady < 3.5
+    assert 5 < unsteady <= settings.most_samples
+
+
+def test_the_variation_is_that_of_rates_without_extremes() -> None:
+    assert variation([1.0, 0.5]) == pytest.approx(0.5 / 1.5)  # rates 1 and 2
+    assert variation([1.0, 1.0, 1.0, 1e-3, 1e3]) == 0.0
+    assert judge([1.0, 1.0], 1.0, EVALUATIONS["adatune"]) is Verdict.GO_ON
+    assert judge([1.0, 1.0, 1.1], 1.0, EVALUATIONS["adatune"]) is Verdict.ENOUGH
+    assert judge([1.0, 1.0, 2.0], 1.0, EVALUATIONS["adatune"]) is Verdict.GO_ON
+
+
+@pytest.mark.parametrize("name", ["adatune", "fixed"])
+def test_a_program_that_takes_long_ends_in_time(name: str) -> None:
+    clock = _Clock()
+
+    def sample(number: int, repeat: int) -> list[float]:
+        clock.now += 2.0 * repeat
+        return [2.0 * (1 + clock.now % 3) for _ in range(repeat)]
+
+    taken = race(lambda: None, sample, 2.0, 1.0, EVALUATIONS[name], clock)
+    assert len(taken.seconds) < 20
+
+
+class _Clock:
+    """Stands still unless it is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _sampler(rng: np.random.Generator, truth: float, spread: float = 0.02) -> Callable[[int, int], list[float]]:
+    return lambda number, repeat: [_noisy(rng, truth, spread) for _ in range(repeat)]
 
 
 def test_settle_finds_a_winner_two_per_cent_ahead() -> None:

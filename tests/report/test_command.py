@@ -24,6 +24,7 @@ from slipstream.session.settings import Settings, make_settings
         {"preset": "metaschedule"},
         {"preset": "metaschedule", "search": "diffusion"},
         {"scheduler": "gradient", "cost": "metaschedule", "effort": "quick"},
+        {"search": "chameleon", "evaluation": "adatune"},
     ],
 )
 def test_the_command_makes_the_same_settings(chosen: dict[str, Any]) -> None:
@@ -46,7 +47,7 @@ def test_the_command_makes_the_same_settings(chosen: dict[str, Any]) -> None:
         {"x": [1, 3, 8, 8]},
         {"rate": 16000},
     )
-    names = ("preset", "effort", "scheduler", "search", "cost", "seed", "deterministic")
+    names = ("preset", "effort", "scheduler", "search", "cost", "evaluation", "seed", "deterministic")
     assert make_settings(**{name: given[name] for name in names}) == settings
     assert given["threads"] == 2
 

@@ -27,6 +27,7 @@ class TestOracle(SchedulerSuite):
         return Oracle(slot_trials=context.slot_trials, curves=self.curves)
 
 
+@pytest.mark.slow  # a forecast of the published belief takes a tenth of a second
 class TestDynatunePaper(_suite("dynatune_paper")):  # type: ignore[misc]
     most_seconds = 5.0
 

@@ -177,6 +177,19 @@ def test_an_operator_is_finished_after_long_without_improvement(history, patienc
     assert is_finished(_operator("a", history), patience) is finished
 
 
+def test_the_papers_bound_is_gain_in_milliseconds_plus_a_bonus_that_falls_with_slots():
+    scheduler = make("scheduler", "dynatune_paper", Context(**SETTING))
+    flat, rising = [0.01] * 17, [0.01 * 0.95**n for n in range(17)]
+    often, seldom = _operator("often", flat, slot_ends=(8, 10, 12, 16)), _operator("seldom", flat, slot_ends=(16,))
+    assert scheduler.pick([often, seldom], 5) == "seldom"  # equal gains: sqrt(2 ln 6 / slots) decides
+    gaining = _operator("gaining", rising, slot_ends=(8, 10, 12, 16))
+    assert scheduler.gain(gaining) > scheduler.gain(seldom)
+    heavy = replace(gaining, weight=10_000)
+    bonus = math.sqrt(2 * math.log(6)) * (1 - 0.5)
+    assert 1e3 * (scheduler.gain(heavy) - scheduler.gain(seldom)) > bonus
+    assert scheduler.pick([heavy, seldom], 5) == "gaining"
+
+
 def test_the_papers_bound_gives_everybody_a_first_slot():
     tuned, light = _operator("tuned", [1.0, 0.5], slot_ends=(1,)), _operator("light", [1e-6])
     assert make("scheduler", "dynatune_paper", Context(**SETTING)).pick([tuned, light], 1) == "light"

@@ -189,6 +189,7 @@ def test_a_torch_module(tmp_path: Path) -> None:
         ({"trials": 0}, BudgetError, "a whole number from 1"),
         ({"until_latency": "fast"}, BudgetError, "a latency of 'fast'"),
         ({"effort": "heroic"}, SettingsError, "choose one of quick, normal, max"),
+        ({"evaluation": "none"}, SettingsError, "choose one of racing, adatune, fixed"),
         ({"preset": "ansor"}, SettingsError, "choose one of metaschedule"),
         ({"scheduler": "fair"}, PluginError, "there is no scheduler 'fair'; choose one of dynatune"),
         ({"search": "grid"}, PluginError, "there is no search 'grid'"),

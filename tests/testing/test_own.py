@@ -33,6 +33,12 @@ class TestEvolutionary(SearchSuite):
         return search
 
 
+class TestChameleon(SearchSuite):
+    def make(self, context: Context) -> Search:
+        search: Search = make("search", "chameleon", context)
+        return search
+
+
 class TestRandom(SearchSuite):
     def make(self, context: Context) -> Search:
         return Random()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from slipstream.measure.config import Racing
-from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample
+from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample, samples_at_once
 
 # A run that takes this long is not mistaken for another because of one hiccup.
 _LONG_SECONDS = 0.02
@@ -32,7 +31,8 @@ def race(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
     """Time a program whose first run took `first` seconds, against `best`, the median of its operator's best."""
-    if first > max(_LONG_SECONDS, racing.hopeless * best):
+    races = racing.rule == "racing"
+    if races and first > max(_LONG_SECONDS, racing.hopeless * best):
         return Samples((first,), stopped_early=True)
 
     def seconds_of_a_run() -> float:
@@ -44,13 +44,12 @@ def race(
     warm = seconds_of_a_run()
     if warm < _LONG_SECONDS:
         warm = min(warm, seconds_of_a_run())  # one hiccup must not cost a short program its race
-    if warm >= racing.sample_seconds and judge([warm], best, racing) is Verdict.WORSE:
+    if races and warm >= racing.sample_seconds and judge([warm], best, racing) is Verdict.WORSE:
         return Samples((warm,), stopped_early=True)
     number = runs_per_sample(warm, racing)
     seconds: list[float] = []
     while True:
-        # One by one while a single sample can decide; then in pairs, since each call costs an uncounted run.
-        new = sample(number, 1 if not seconds and best < inf else 2)
+        new = sample(number, samples_at_once(len(seconds), best, racing))
         if min(new) * number < racing.sample_seconds / 2 and number < runs_per_sample(min(new), racing):
             number = runs_per_sample(min(new), racing)
             continue
