@@ -15,8 +15,9 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slipstream.diffusion.guess import Guess, Rows
+from slipstream.diffusion.guess import ENOUGH_EXAMPLES, Guess, Rows
 from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
@@ -26,6 +27,7 @@ from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
 _DRAWN = 1024
+_DRAWN_ANYWHERE = 256  # more, of an operator of which nothing is known
 _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
@@ -101,14 +103,19 @@ class _Candidates:
         """Programs of this sketch, best predicted first, with some random ones for exploration."""
         transferred = self._transferred()
         posterior = self._posterior(transferred)
-        drawn = self._legal(posterior.sample(_DRAWN, self._rng))
+        drawn = posterior.sample(_DRAWN, self._rng)
+        if not transferred and not self._own:
+            anywhere = (self._space.draw_decisions(self._example, self._rng) for _ in range(_DRAWN_ANYWHERE))
+            drawn += [(decisions, "random") for decisions in anywhere]
+        drawn = self._legal(drawn)
         if not drawn:
             return [self._program(decisions, origin) for decisions, origin in transferred]
         guess = self._guess()
         if guess is None:
             order = list(range(len(drawn)))
         else:
-            scores = guess.score(self._points, [decisions for decisions, _ in drawn])
+            decisions = [decisions for decisions, _ in drawn]
+            scores = guess.score(self._points, decisions, _usage(self._space, self._example, decisions))
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
@@ -151,10 +158,26 @@ class _Candidates:
     def _guess(self) -> Guess | None:
         if not self._parts.guess:
             return None
-        rows = [_rows(self._own, own=True)] if self._own else []
+        seed = self._question.seed % 2**31
+        rows = [_rows(self._own, self._space, own=True)] if self._own else []
         if self._parts.pretraining:
-            rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
-        return Guess.fit(rows, self._question.seed % 2**31)
+            rows += [_rows(relative.measured, relative.space, own=False) for relative in self._kin if relative.measured]
+            if sum(len(row.seconds) for row in rows) < ENOUGH_EXAMPLES:
+                return self._guess_by_usage(seed) or Guess.fit(rows, seed)
+        return Guess.fit(rows, seed)
+
+    def _guess_by_usage(self, seed: int) -> Guess | None:
+        """From all operators, what tiles take up of the machine: for an operator of which little is known."""
+        if self._space.usage(self._example.sketch) is None:
+            return None
+        own = Relative("", 1.0, self._question.measured, self._space)
+        operators = []
+        for one in (own, *self._question.relatives, *self._question.others):
+            by_sketch: dict[str, list[Measured]] = {}
+            for measured in one.measured if one.space is not None else ():
+                by_sketch.setdefault(measured.program.sketch.digest, []).append(measured)
+            operators.append([_rows(measured, one.space, own=False) for measured in by_sketch.values()])
+        return Guess.fit_to_usage(operators, seed)
 
     def _relatives(self) -> list[Relative]:
         """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
@@ -212,14 +235,16 @@ def _realize(
             yield from zip(some, threads.map(space.realize, some), strict=True)
 
 
-def _rows(measured: Sequence[Measured], *, own: bool) -> Rows:
+def _rows(measured: Sequence[Measured], space: Space | None, *, own: bool) -> Rows:
     first = measured[0].program
-    return Rows(
-        first.sketch.points(first.decisions),
-        [m.program.decisions for m in measured],
-        [m.seconds for m in measured],
-        own,
-    )
+    decisions = [m.program.decisions for m in measured]
+    usage = None if space is None else _usage(space, first, decisions)
+    return Rows(first.sketch.points(first.decisions), decisions, [m.seconds for m in measured], own, usage)
+
+
+def _usage(space: Space, example: Program, decisions: Sequence[Decisions]) -> NDArray[np.float64] | None:
+    usage = space.usage(example.sketch)
+    return None if usage is None else usage.describe(decisions)
 
 
 def _sketch_weights(best: Sequence[float], inherited: Sequence[float]) -> list[float]:

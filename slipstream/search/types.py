@@ -30,16 +30,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Relative:
-    """Another operator of the family and its measurements; `similarity` is 1 for equal shapes."""
+    """Another operator and its measurements; `similarity` is 1 for equal shapes. Those of a session have a `space`."""
 
     operator: str
     similarity: float
     measured: Sequence[Measured]
+    space: Space | None = None
 
 
 @dataclass(frozen=True)
 class Question:
-    """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one."""
+    """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one.
+
+    `relatives` are of the operator's family, `others` of the session's other families.
+    """
 
     space: Space
     count: int
@@ -47,6 +51,7 @@ class Question:
     measured: Sequence[Measured]
     score: Score
     relatives: Sequence[Relative] = ()
+    others: Sequence[Relative] = ()
 
 
 class Search(Protocol):

@@ -16,6 +16,7 @@ from slipstream.store import Store, TrialRecord
 _MOST_PROGRAMS = 24  # of an operator of another session
 _MOST_STORED = 4
 _MOST_SIMILAR = 24
+_MOST_OTHERS = 12
 
 Operators = Mapping[str, OperatorTrials]
 
@@ -37,8 +38,18 @@ class Families:
 
     def relatives(self, key: str) -> list[Relative]:
         """What is known of an operator's family now: its members in this model, and those of earlier sessions."""
-        near = [Relative(other, likeness, self._operators[other].known()) for other, likeness in self._near[key]]
+        near = [self._as_relative(other, likeness) for other, likeness in self._near[key]]
         return near + list(self._stored.get(key, ()))
+
+    def others(self, key: str) -> list[Relative]:
+        """The operators of other families that have been measured most."""
+        family = {key, *self.similar(key)}
+        measured = sorted((-len(one.measured), other) for other, one in self._operators.items() if other not in family)
+        return [self._as_relative(other, 0.0) for count, other in measured[:_MOST_OTHERS] if count]
+
+    def _as_relative(self, key: str, likeness: float) -> Relative:
+        one = self._operators[key]
+        return Relative(key, likeness, one.known(), one.space)
 
     def followers(self, key: str, history: History) -> dict[str, float]:
         """If the operator is a prior: its followers that had no slot yet, with what each takes in one run."""

@@ -242,7 +242,13 @@ class Session:
         trials = self.operators[key]
         seed = slot_seed(self.settings.seed, key, slot)
         question = Question(
-            trials.space, self._slot_size(key), seed, trials.known(), self.cost.score, self.families.relatives(key)
+            trials.space,
+            self._slot_size(key),
+            seed,
+            trials.known(),
+            self.cost.score,
+            self.families.relatives(key),
+            self.families.others(key),
         )
         note = {KNOWN: self.history.trials}
         self._proposals.append(Proposal(slot, key, self.search, question, self._clock, note))
