@@ -3,7 +3,8 @@ and measure few.
 
 For every sketch of the operator there is a posterior, centred on the best programs of relatives with the same
 signature, on the default program and on the operator's own measurements. Each sketch gets a part of the proposals
-according to its best program or, before it has one, according to what it was worth to relatives.
+according to its best program or, before it has one, according to what it was worth to relatives. Where no earlier
+session has tuned any, distilled priors are relatives too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from itertools import islice
 
 import numpy as np
 
+from slipstream.diffusion.distilled import Neighbour
 from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
-from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
+from slipstream.program.decisions import Decisions, IllegalDecisionError, Points, tile_extents
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
@@ -29,6 +31,7 @@ _DRAWN = 1024
 _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
+_MOST_DISTILLED = 6
 _MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
 _STEEPNESS = 6.0
 _STOCK = 1.4  # a sketch of MetaSchedule, of which nothing is known yet, counts as so many times slower than the best
@@ -110,6 +113,10 @@ class _Candidates:
         else:
             scores = guess.score(self._points, [decisions for decisions, _ in drawn])
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
+            if self._question.priors is not None and transferred:
+                # Similarity alone orders them badly where they come from many models.
+                carried = guess.score(self._points, [decisions for decisions, _ in transferred])
+                transferred = [transferred[i] for i in np.argsort(-carried, kind="stable")]
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
         first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *transferred])]
@@ -129,7 +136,7 @@ class _Candidates:
                         values = propagate(
                             program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
                         )
-                        transferred.setdefault(values, how)
+                        transferred.setdefault(values, "distilled" if relative.distilled else how)
         return self._legal(list(transferred.items()))
 
     def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
@@ -151,7 +158,8 @@ class _Candidates:
     def _guess(self) -> Guess | None:
         if not self._parts.guess:
             return None
-        rows = [_rows(self._own, own=True)] if self._own else []
+        # One program alone says nothing about which are faster.
+        rows = [_rows(self._own, own=True)] if len(self._own) > (self._question.priors is not None) else []
         if self._parts.pretraining:
             rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
         return Guess.fit(rows, self._question.seed % 2**31)
@@ -165,8 +173,24 @@ class _Candidates:
                 fitting.sort(key=lambda m: m.seconds)
                 worth.append(fitting[0].seconds / min(m.seconds for m in relative.measured))
                 kin.append(replace(relative, measured=fitting))
+        distilled = self._distilled()
+        worth += [neighbour.slower for neighbour in distilled]
         self.inherited = min(worth, default=self.inherited)
-        return sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
+        if distilled:
+            # A relative of which only the default program has been measured has nothing to lend yet.
+            kin = [relative for relative in kin if len(relative.measured) > 1]
+        nearest = sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
+        return nearest + [self._as_relative(neighbour) for neighbour in distilled]
+
+    def _distilled(self) -> list[Neighbour]:
+        if (priors := self._question.priors) is None:
+            return []
+        return priors.nearest(self._example.sketch, tile_extents(self._points))[:_MOST_DISTILLED]
+
+    def _as_relative(self, neighbour: Neighbour) -> Relative:
+        name, sketch = neighbour.operator.name, self._example.sketch
+        measured = [Measured(Program(name, sketch, p.decisions, "distilled"), p.seconds) for p in neighbour.programs]
+        return Relative(name, neighbour.similarity, measured, distilled=True)
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}

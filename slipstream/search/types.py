@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.cost.types import Features
+from slipstream.diffusion.distilled import Priors
 from slipstream.program.space import Program, Realized, Space
 
 Score = Callable[[Sequence[Features]], NDArray[np.float64]]
@@ -30,16 +31,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Relative:
-    """Another operator of the family and its measurements; `similarity` is 1 for equal shapes."""
+    """Another operator of the family and its measurements; `similarity` is 1 for equal shapes. A `distilled` one was
+    tuned on another machine and comes from a file of priors.
+    """
 
     operator: str
     similarity: float
     measured: Sequence[Measured]
+    distilled: bool = False
 
 
 @dataclass(frozen=True)
 class Question:
-    """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one."""
+    """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one.
+
+    `priors` are distilled ones, where no earlier session has tuned relatives.
+    """
 
     space: Space
     count: int
@@ -47,6 +54,7 @@ class Question:
     measured: Sequence[Measured]
     score: Score
     relatives: Sequence[Relative] = ()
+    priors: Priors | None = None
 
 
 class Search(Protocol):

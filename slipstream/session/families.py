@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
-from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families, tile_extents
+from slipstream.diffusion.distilled import Priors
+from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families
 from slipstream.diffusion.signature import signature
+from slipstream.program.decisions import tile_extents
 from slipstream.search.types import Measured, Relative
 from slipstream.session.history import History
 from slipstream.session.operator_trials import OperatorTrials
@@ -21,11 +24,22 @@ Operators = Mapping[str, OperatorTrials]
 
 
 class Families:
-    """The families of `operators`, found as `how` says; `stored` are relatives from earlier sessions."""
+    """The families of `operators`, found as `how` says. `stored` are relatives from earlier sessions, `priors` (by
+    dtype) distilled ones for operators that have none of these.
+    """
 
-    def __init__(self, operators: Operators, how: str, stored: Mapping[str, Sequence[Relative]] | None = None) -> None:
+    def __init__(
+        self,
+        operators: Operators,
+        how: str,
+        stored: Mapping[str, Sequence[Relative]] | None = None,
+        priors: Callable[[str], Priors] | None = None,
+    ) -> None:
         self._operators = operators
         self._stored = stored or {}
+        self._priors = {} if priors is None else self._covered(cache(priors))
+        self.nothing_fits = priors is not None and not self._priors and not self._stored
+        """Whether there are priors, and none of them is of use to any operator."""
         self.families = find_families([Member(one.operator, one.space) for one in operators.values()], how)
         self._near = _nearest(operators, self.families)
         self._following = {f.prior: [key for key in f.members if key != f.prior] for f in self.families}
@@ -39,6 +53,19 @@ class Families:
         """What is known of an operator's family now: its members in this model, and those of earlier sessions."""
         near = [Relative(other, likeness, self._operators[other].known()) for other, likeness in self._near[key]]
         return near + list(self._stored.get(key, ()))
+
+    def priors(self, key: str) -> Priors | None:
+        """Distilled priors of an operator that no earlier session has tuned relatives of."""
+        return self._priors.get(key)
+
+    def _covered(self, priors: Callable[[str], Priors]) -> dict[str, Priors]:
+        cold = [one for key, one in self._operators.items() if not self._stored.get(key) and one.operator.shapes]
+        found = [(one, priors(one.operator.shapes[0][1])) for one in cold]
+        return {
+            one.operator.key: own
+            for one, own in found
+            if any(own.covers(example.sketch) for example in (one.space.default, one.space.direct))
+        }
 
     def followers(self, key: str, history: History) -> dict[str, float]:
         """If the operator is a prior: its followers that had no slot yet, with what each takes in one run."""
