@@ -134,6 +134,11 @@ class Priors:
                     found.setdefault(name, []).append((operator, programs, sizes))
         return found
 
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Which operators there are: conv2d, matmul and so on."""
+        return frozenset(one.name.split()[0] for one in self.known.operators if one.dtype == self.dtype)
+
     def covers(self, sketch: Sketch) -> bool:
         """Whether programs of a sketch like this one were measured."""
         return signature(sketch) in self._by_signature

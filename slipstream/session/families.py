@@ -37,9 +37,11 @@ class Families:
     ) -> None:
         self._operators = operators
         self._stored = stored or {}
-        self._priors = {} if priors is None else self._covered(cache(priors))
-        self.nothing_fits = priors is not None and not self._priors and not self._stored
-        """Whether there are priors, and none of them is of use to any operator."""
+        self._priors: dict[str, Priors] = {}
+        self.nothing_fits = False
+        """Whether there are priors of operators like these, and none of them has the sketches of today."""
+        if priors is not None:
+            self._take_priors(cache(priors))
         self.families = find_families([Member(one.operator, one.space) for one in operators.values()], how)
         self._near = _nearest(operators, self.families)
         self._following = {f.prior: [key for key in f.members if key != f.prior] for f in self.families}
@@ -58,14 +60,16 @@ class Families:
         """Distilled priors of an operator that no earlier session has tuned relatives of."""
         return self._priors.get(key)
 
-    def _covered(self, priors: Callable[[str], Priors]) -> dict[str, Priors]:
+    def _take_priors(self, priors: Callable[[str], Priors]) -> None:
         cold = [one for key, one in self._operators.items() if not self._stored.get(key) and one.operator.shapes]
         found = [(one, priors(one.operator.shapes[0][1])) for one in cold]
-        return {
+        self._priors = {
             one.operator.key: own
             for one, own in found
             if any(own.covers(example.sketch) for example in (one.space.default, one.space.direct))
         }
+        alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
+        self.nothing_fits = alike and not self._priors
 
     def followers(self, key: str, history: History) -> dict[str, float]:
         """If the operator is a prior: its followers that had no slot yet, with what each takes in one run."""

@@ -105,7 +105,7 @@ def test_priors_for_other_sketches_are_mentioned_once_and_not_used(model: Path, 
     (name,) = read_priors(priors)
     strange = Sketch('[["SamplePerfectTile",["l0"],[7,3],["v0","v1","v2","v3","v4","v5","v6"]]]')
     of_another_time = TunedProgram(signature(strange), ((2, 1, 1, 1, 1, 1, 1),), 1e-3)
-    one = TunedOperator("a", "matmul", "float32", "m", (of_another_time,))
+    one = TunedOperator("a", "conv2d 1x1 8→8 4x4", "float32", "m", (of_another_time,))
     file = tmp_path / "strange"
     write_priors({name: ClassPriors({"m": {}}, {signature(strange): strange}, (one,))}, file)
     events, store = tune(model, tmp_path / "session", trials=3, priors=file)
