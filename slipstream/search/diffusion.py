@@ -96,6 +96,8 @@ class _Candidates:
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
         # How many times as long as the operator's best program one of this sketch should take, before any is measured.
         self.inherited = 1.0 if self._is_ours else _STOCK
+        self._worth_to_distilled: list[float] = []
+        self._distilled = self._nearest_distilled() if parts.relatives else []
         self._kin = self._relatives() if parts.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
         self.best = min(finite, default=math.inf)
@@ -161,7 +163,9 @@ class _Candidates:
         # One program alone says nothing about which are faster.
         rows = [_rows(self._own, own=True)] if len(self._own) > (self._question.priors is not None) else []
         if self._parts.pretraining:
-            rows += [_rows(relative.measured, own=False) for relative in self._kin if relative.measured]
+            rows += [_rows(relative.measured, own=False) for relative in self._kin if not relative.distilled]
+            # Of these also the distant ones: the more there are, the better the trees rank an operator not seen before.
+            rows += [_rows(relative.measured, own=False) for relative in self._distilled]
         return Guess.fit(rows, self._question.seed % 2**31)
 
     def _relatives(self) -> list[Relative]:
@@ -173,19 +177,20 @@ class _Candidates:
                 fitting.sort(key=lambda m: m.seconds)
                 worth.append(fitting[0].seconds / min(m.seconds for m in relative.measured))
                 kin.append(replace(relative, measured=fitting))
-        distilled = self._distilled()
-        worth += [neighbour.slower for neighbour in distilled]
-        self.inherited = min(worth, default=self.inherited)
-        if distilled:
+        if self._distilled:
             # A relative of which only the default program has been measured has nothing to lend yet.
             kin = [relative for relative in kin if len(relative.measured) > 1]
+        self.inherited = min([*worth, *self._worth_to_distilled], default=self.inherited)
         nearest = sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
-        return nearest + [self._as_relative(neighbour) for neighbour in distilled]
+        return nearest + self._distilled[:_MOST_DISTILLED]
 
-    def _distilled(self) -> list[Neighbour]:
+    def _nearest_distilled(self) -> list[Relative]:
+        """Operators of the priors with programs of this signature, the most similar first."""
         if (priors := self._question.priors) is None:
             return []
-        return priors.nearest(self._example.sketch, tile_extents(self._points))[:_MOST_DISTILLED]
+        found = priors.nearest(self._example.sketch, tile_extents(self._points))
+        self._worth_to_distilled = [neighbour.slower for neighbour in found[:_MOST_DISTILLED]]
+        return [self._as_relative(neighbour) for neighbour in found]
 
     def _as_relative(self, neighbour: Neighbour) -> Relative:
         name, sketch = neighbour.operator.name, self._example.sketch
