@@ -3,7 +3,8 @@
 Sessions of the `--training` models are distilled, for each judged model without its own. Then it is tuned with these
 priors and without, for `--short`, and without for `--long`; sides alternate, a session at a time, for each seed.
 Afterwards every program that any run held as the best of an operator is timed again, all of one operator in turns, and
-latencies are computed from these times. Whole compiled models are compared in turns.
+latencies are computed from these times. Whole compiled models are compared in turns. Sessions may be limited by trials,
+default programs included, in place of time: what a shared machine's other work does to the clock is then left out.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ WITH, SHORT, LONG = "short, with priors", "short, without", "long, without"
 QUICK = {
     "models": ["tiny_cnn"],
     "training": ["tiny_cnn"],
-    "training_budget": "10s",
-    "short": "8s",
-    "long": "12s",
+    "training_budget": "16",
+    "short": "10",
+    "long": "14",
     "seeds": 1,
     "retimings": 3,
     "rounds": 3,
@@ -48,7 +49,7 @@ QUICK = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=MODELS, help="to judge")
     parser.add_argument("--training", nargs="*", default=TRAINING)
-    parser.add_argument("--training-budget", default="90s")
+    parser.add_argument("--training-budget", default="90s", help="a time, or a number of trials; so are the next two")
     parser.add_argument(
         "--sessions", type=Path, help="folder of finished sessions, named after their models, to distil"
     )
@@ -77,9 +78,9 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         file = folder / "priors.json.gz"
         write_priors(distil_stores([trained[name].store for name in others], {}, noisy=options.noisy), file)
         how: dict[str, dict[str, Any]] = {
-            WITH: {"budget": options.short, "priors": str(file)},
-            SHORT: {"budget": options.short},
-            LONG: {"budget": options.long},
+            WITH: {**_limit(options.short), "priors": str(file)},
+            SHORT: _limit(options.short),
+            LONG: _limit(options.long),
         }
         runs: dict[tuple[str, int], EndedSession] = {}
         for seed in range(options.seed, options.seed + options.seeds):
@@ -93,7 +94,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             model,
             {
                 "distilled": others,
-                "budgets": {side: asked["budget"] for side, asked in how.items()},
+                "budgets": {side: options.long if side == LONG else options.short for side in how},
                 "operators": held.operators,
                 "seconds": seconds,
                 "runs": [
@@ -110,8 +111,12 @@ def training_sessions(options: argparse.Namespace) -> dict[str, SessionDirectory
     if options.sessions is not None:
         return {path.parent.name: SessionDirectory.read(path.parent) for path in options.sessions.glob(f"*/{SESSION}")}
     folder = options.work / "training"
-    asked = {"budget": options.training_budget, "seed": options.seed + 1000}
+    asked = {**_limit(options.training_budget), "seed": options.seed + 1000}
     return {name: tune_apart(f"zoo:{name}", folder / name, **asked).directory for name in options.training}
+
+
+def _limit(text: str) -> dict[str, Any]:
+    return {"trials": int(text)} if text.isdecimal() else {"budget": text}
 
 
 def markdown(parts: Mapping[str, Any]) -> str:
