@@ -146,6 +146,8 @@ def tune_command(
     Several models are tuned together and have an artifact each in a folder of their name. NAME=MODEL names one
     yourself; --shape, --constant and --input-data then begin with a name: bert:ids=1x128.
     """
+    if priors is not None and no_priors:
+        raise click.UsageError("--priors and --no-priors exclude each other: choose one")
     _one_thread_for_numpy()
     given, own = read_models(models, weights, shapes, constants, input_data)
     if isinstance(given, str):

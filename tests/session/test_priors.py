@@ -122,6 +122,14 @@ def test_a_file_that_is_no_priors_is_refused_before_anything_begins(model: Path,
     assert not (tmp_path / "session").exists()
 
 
+def test_priors_and_none_at_once_are_a_mistake(tmp_path: Path) -> None:
+    asked = ["tune", "zoo:tiny_cnn", "-o", str(tmp_path / "out"), "--priors", "file", "--no-priors"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2
+    assert "choose one" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_distilling_adds_to_what_is_there(priors: Path, session: Path, tmp_path: Path) -> None:
     both = tmp_path / "both"
     both.write_bytes(priors.read_bytes())
