@@ -33,7 +33,8 @@ _RESUME = f"{_PRELUDE}resume(sys.argv[1])"
 def tune_apart(model: str | list[str], directory: Path, *, cores: Sequence[int] = (), **options: Any) -> EndedSession:
     """Tune a model, or several together, in a process of its own, as a user would, on those `cores` if any are named.
 
-    A finished session is not repeated, and an interrupted one is resumed.
+    A finished session is not repeated, and an interrupted one is resumed. Without the package's priors, which were made
+    of the same models, unless `priors` are named.
     """
     begun = (directory / SESSION).exists()
     if not begun or EndedSession(directory).record.status != "finished":
@@ -41,7 +42,7 @@ def tune_apart(model: str | list[str], directory: Path, *, cores: Sequence[int] 
             command = [_RESUME, str(directory)]
         else:
             shutil.rmtree(directory, ignore_errors=True)
-            command = [_TUNE, json.dumps(model), str(directory), json.dumps(options)]
+            command = [_TUNE, json.dumps(model), str(directory), json.dumps({"priors": None, **options})]
         pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
         if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
             raise SlipstreamError(f"tuning {model} in {directory} failed; see the error above")

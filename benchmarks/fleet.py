@@ -156,6 +156,7 @@ def drive(
         folder,
         trials=trials,
         seed=options.seed,
+        priors=None,
         callbacks=[costs],
         settings={"in_flight": IN_FLIGHT, "searches": SEARCHES, "slot_trials": SLOT_TRIALS},
         measurer=lambda context: fleet_measurer(address, context.target, context.references),

@@ -128,7 +128,7 @@ class Recorder:
 def tune(model: str, folder: Path, budget: float, **options: Any) -> dict[str, Any]:
     recorder = Recorder()
     began = time.monotonic()
-    result = slipstream.tune(model, folder, target="cuda", budget=budget, callbacks=[recorder], **options)
+    result = slipstream.tune(model, folder, target="cuda", budget=budget, priors=None, callbacks=[recorder], **options)
     return {
         "budget_seconds": budget,
         "wall_seconds": time.monotonic() - began,

@@ -1,4 +1,4 @@
-"""`slipstream store`: shows, merges, prunes, checks, exports and imports the stored measurements."""
+"""`slipstream store`: shows, merges, prunes, checks, distils, exports and imports the stored measurements."""
 
 from __future__ import annotations
 
@@ -118,6 +118,34 @@ def prune(path: StoreLocation, keep: int, yes: bool) -> None:
         click.echo(f"{done.going} trials removed, {done.staying} kept; {size}")
     else:
         click.echo(f"{done.going} trials would go, {done.staying} would stay; add --yes to do it")
+
+
+@store.command()
+@click.argument("paths", type=StoreParameter(), nargs=-1, required=True)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file; one that exists is added to."
+)
+@click.option(
+    "--keep", type=click.IntRange(min=2), default=48, show_default=True, help="Programs of an operator on a machine."
+)
+@click.option("--noisy", is_flag=True, help="Also trials that were measured while others used the machine.")
+@one_line_errors
+def distil(paths: tuple[StoreLocation, ...], output: Path, keep: int, noisy: bool) -> None:
+    """Write what the stores at PATHS teach about fast programs to a small file, by class of hardware.
+
+    'slipstream tune --priors FILE' starts from it on any machine of such a class. It has operators, decisions and
+    times; no weights, and of models no more than their operators' shapes.
+    """
+    from slipstream.diffusion.distilled import read_priors, write_priors
+    from slipstream.session.distil import distil_stores
+
+    classes = distil_stores(paths, read_priors(output) if output.exists() else {}, keep=keep, noisy=noisy)
+    size = write_priors(classes, output)
+    for name, known in sorted(classes.items()):
+        programs = sum(len(operator.programs) for operator in known.operators)
+        machines = "; ".join(known.machines)
+        click.echo(f"{name:10} {programs} programs of {len(known.operators)} operators, from {machines}")
+    click.echo(f"{output}: {size / 1e3:.0f} kB")
 
 
 @store.command()

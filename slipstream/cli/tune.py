@@ -104,6 +104,8 @@ class _TuneCommand(click.Command):
     help="When a program has been timed enough: see docs/measuring.md. [default: racing]",
 )
 @click.option("--without", metavar="PARTS", help="Leave out parts of the method, to see what each is worth: see below.")
+@click.option("--priors", type=click.Path(path_type=Path), metavar="FILE", help="Start from what 'store distil' wrote.")
+@click.option("--no-priors", is_flag=True, help="Start from nothing but the store, without the package's priors.")
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option("--deterministic", is_flag=True, help="Same seed, same proposals, at the cost of some speed.")
 @click.option(
@@ -136,6 +138,8 @@ def tune_command(
     live_page: bool,
     mode: Any,
     without: str | None,
+    priors: Path | None,
+    no_priors: bool,
     **options: Any,
 ) -> None:
     """Tune MODEL on this machine, then compile it with the best programs found, verified.
@@ -147,6 +151,8 @@ def tune_command(
     Several models are tuned together and have an artifact each in a folder of their name. NAME=MODEL names one
     yourself; --shape, --constant and --input-data then begin with a name: bert:ids=1x128.
     """
+    if priors is not None and no_priors:
+        raise click.UsageError("--priors and --no-priors exclude each other: choose one")
     _one_thread_for_numpy()
     given, own = read_models(models, weights, shapes, constants, input_data)
     if isinstance(given, str):
@@ -160,7 +166,8 @@ def tune_command(
         from slipstream.session.tune import tune
 
         settings = {"without": [part.strip() for part in without.split(",")]} if without else None
-        return tune(given, output, callbacks=[watcher], settings=settings, **options, **own)
+        start = None if no_priors else priors or "shipped"
+        return tune(given, output, callbacks=[watcher], priors=start, settings=settings, **options, **own)
 
     _show(work, output, mode, live_page, options["lock"])
 

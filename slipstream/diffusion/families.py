@@ -18,7 +18,7 @@ from slipstream.diffusion.signature import signature
 from slipstream.errors import SlipstreamError
 from slipstream.graph.forms import forms_of
 from slipstream.graph.operators import Operator
-from slipstream.program.decisions import Points, Tile
+from slipstream.program.decisions import tile_extents
 from slipstream.program.space import Space
 
 
@@ -67,10 +67,6 @@ def extents(member: Member) -> tuple[float, ...]:
     if tiled:
         return tiled
     return tuple(float(extent) for shape, _ in member.operator.shapes for extent in shape)
-
-
-def tile_extents(points: Points) -> tuple[float, ...]:
-    return tuple(float(point.extent) for point in points if isinstance(point, Tile))
 
 
 def cosines(vectors: Sequence[Sequence[float]]) -> NDArray[np.float64]:

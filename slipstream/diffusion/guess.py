@@ -75,8 +75,8 @@ def describe(points: Points, decisions: Sequence[Decisions]) -> Array:
 class Guess:
     """Trees fitted to measurements; `fit` and `fit_to_usage` return None if there are too few."""
 
-    def __init__(self, booster: object, *, decisions: bool, usage: bool) -> None:
-        self._booster, self._decisions, self._usage = booster, decisions, usage
+    def __init__(self, booster: object, *, decisions: bool, usage_width: int) -> None:
+        self._booster, self._decisions, self._usage_width = booster, decisions, usage_width
 
     @classmethod
     def fit(cls, rows: Sequence[Rows], seed: int) -> Guess | None:
@@ -86,11 +86,14 @@ class Guess:
         rows = [row for row in rows if any(map(math.isfinite, row.seconds))]
         if sum(len(row.seconds) for row in rows) < FEWEST_EXAMPLES:
             return None
-        usage = all(row.usage is not None for row in rows)
-        inputs = [_inputs(describe(row.points, row.decisions), row.usage if usage else None) for row in rows]
+        width = max((row.usage.shape[1] for row in rows if row.usage is not None), default=0)
+        inputs = [
+            _inputs(describe(row.points, row.decisions), _or_unknown(row.usage, len(row.seconds), width))
+            for row in rows
+        ]
         weights = [_OWN_WEIGHT if row.own else 1.0 for row in rows for _ in row.seconds]
         booster = _boosted(inputs, [_speeds(row.seconds, min(row.seconds)) for row in rows], weights, seed)
-        return cls(booster, decisions=True, usage=usage)
+        return cls(booster, decisions=True, usage_width=width)
 
     @classmethod
     def fit_to_usage(cls, operators: Sequence[Sequence[Rows]], seed: int) -> Guess | None:
@@ -108,19 +111,26 @@ class Guess:
                 speeds.append(_speeds([row.seconds[n] for n in chosen], best))
         if sum(map(len, speeds)) < 2 * ENOUGH_EXAMPLES:
             return None
-        return cls(_boosted(inputs, speeds, None, seed), decisions=False, usage=True)
+        return cls(_boosted(inputs, speeds, None, seed), decisions=False, usage_width=inputs[0].shape[1])
 
     def score(self, points: Points, decisions: Sequence[Decisions], usage: Array | None = None) -> Array:
         """Higher is faster; comparable within one operator. `usage` is needed where it was learned from."""
         import xgboost
 
         described = describe(points, decisions) if self._decisions else None
-        data = xgboost.DMatrix(_inputs(described, usage if self._usage else None), nthread=1)
+        known = usage if self._usage_width else None
+        inputs = _inputs(described, _or_unknown(known, len(decisions), self._usage_width))
+        data = xgboost.DMatrix(inputs, nthread=1)
         return np.asarray(self._booster.predict(data), dtype=np.float64)  # type: ignore[attr-defined]
 
 
-def _inputs(described: Array | None, usage: Array | None) -> Array:
-    return np.hstack([part for part in (described, usage) if part is not None])
+def _inputs(described: Array | None, usage: Array) -> Array:
+    return usage if described is None else np.hstack([described, usage])
+
+
+def _or_unknown(usage: Array | None, count: int, width: int) -> Array:
+    """Trees take what is not a number as unknown."""
+    return np.full((count, width), np.nan) if usage is None else usage
 
 
 def _speeds(seconds: Sequence[float], best: float) -> list[float]:

@@ -51,3 +51,15 @@ def gpu_class() -> tuple[str, tuple[str, ...]]:
     """The class of this machine's first GPU, and all GPUs of it as CUDA_VISIBLE_DEVICES names them; empty if none."""
     devices = find_devices()
     return (hardware_class(describe_gpu(devices[0])), equal_gpus(devices)) if devices else ("", ())
+
+
+def instruction_set(described: Mapping[str, Any]) -> str:
+    """What decides which programs are fast, before caches and cores do: sm_90, avx512, avx2, neon, or the architecture
+    of a CPU without vectors of these.
+    """
+    if described.get("kind") != "cpu":
+        return str(described.get("architecture", ""))
+    features = described.get("features", ())
+    wide = next((name for name, feature in (("avx512", "avx512f"), ("avx2", "avx2")) if feature in features), "")
+    architecture = str(described.get("architecture", ""))
+    return wide or {"aarch64": "neon", "arm64": "neon"}.get(architecture, architecture)

@@ -133,6 +133,10 @@ Point = Tile | Choice | Location
 Points = tuple[Point, ...]
 
 
+def tile_extents(points: Points) -> tuple[float, ...]:
+    return tuple(float(point.extent) for point in points if isinstance(point, Tile))
+
+
 def check(points: Points, decisions: Decisions) -> None:
     """Raise `IllegalDecisionError` unless `decisions` has a legal value for every point."""
     if len(decisions) != len(points):

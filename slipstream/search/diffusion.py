@@ -3,7 +3,8 @@ and measure few.
 
 For every sketch of the operator there is a posterior, centred on the best programs of relatives with the same
 signature, on the default program and on the operator's own measurements. Each sketch gets a part of the proposals
-according to its best program or, before it has one, according to what it was worth to relatives.
+according to its best program or, before it has one, according to what it was worth to relatives. Where no earlier
+session has tuned any, distilled priors are relatives too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.diffusion.distilled import Neighbour
 from slipstream.diffusion.guess import ENOUGH_EXAMPLES, Guess, Rows
 from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
-from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
+from slipstream.program.decisions import Decisions, IllegalDecisionError, Points, tile_extents
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
@@ -31,6 +33,7 @@ _DRAWN_ANYWHERE = 256  # more, of an operator of which nothing is known
 _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
+_MOST_DISTILLED = 6
 _MOST_CARRIED = 0.5  # of a slot, adapted programs of relatives
 _STEEPNESS = 6.0
 _STOCK = 1.4  # a sketch of MetaSchedule, of which nothing is known yet, counts as so many times slower than the best
@@ -95,6 +98,8 @@ class _Candidates:
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
         # How many times as long as the operator's best program one of this sketch should take, before any is measured.
         self.inherited = 1.0 if self._is_ours else _STOCK
+        self._worth_to_distilled: list[float] = []
+        self._distilled = self._nearest_distilled() if parts.relatives else []
         self._kin = self._relatives() if parts.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
         self.best = min(finite, default=math.inf)
@@ -117,6 +122,11 @@ class _Candidates:
             decisions = [decisions for decisions, _ in drawn]
             scores = guess.score(self._points, decisions, _usage(self._space, self._example, decisions))
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
+            if self._question.priors is not None and transferred:
+                # Similarity alone orders them badly where they come from many models.
+                values = [decisions for decisions, _ in transferred]
+                carried = guess.score(self._points, values, _usage(self._space, self._example, values))
+                transferred = [transferred[i] for i in np.argsort(-carried, kind="stable")]
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
         first = [self._program(decisions, origin) for decisions, origin in self._new([*good, *transferred])]
@@ -136,7 +146,7 @@ class _Candidates:
                         values = propagate(
                             program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
                         )
-                        transferred.setdefault(values, how)
+                        transferred.setdefault(values, "distilled" if relative.distilled else how)
         return self._legal(list(transferred.items()))
 
     def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
@@ -159,9 +169,12 @@ class _Candidates:
         if not self._parts.guess:
             return None
         seed = self._question.seed % 2**31
-        rows = [_rows(self._own, self._space, own=True)] if self._own else []
+        # One program alone says nothing about which are faster.
+        rows = [_rows(self._own, self._space, own=True)] if len(self._own) > (self._question.priors is not None) else []
         if self._parts.pretraining:
-            rows += [_rows(relative.measured, relative.space, own=False) for relative in self._kin if relative.measured]
+            near = [relative for relative in self._kin if not relative.distilled]
+            # Of these also the distant ones: the more there are, the better the trees rank an operator not seen before.
+            rows += [_rows(relative.measured, relative.space, own=False) for relative in (*near, *self._distilled)]
             if sum(len(row.seconds) for row in rows) < ENOUGH_EXAMPLES:
                 return self._guess_by_usage(seed) or Guess.fit(rows, seed)
         return Guess.fit(rows, seed)
@@ -188,8 +201,25 @@ class _Candidates:
                 fitting.sort(key=lambda m: m.seconds)
                 worth.append(fitting[0].seconds / min(m.seconds for m in relative.measured))
                 kin.append(replace(relative, measured=fitting))
-        self.inherited = min(worth, default=self.inherited)
-        return sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
+        if self._distilled:
+            # A relative of which only the default program has been measured has nothing to lend yet.
+            kin = [relative for relative in kin if len(relative.measured) > 1]
+        self.inherited = min([*worth, *self._worth_to_distilled], default=self.inherited)
+        nearest = sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
+        return nearest + self._distilled[:_MOST_DISTILLED]
+
+    def _nearest_distilled(self) -> list[Relative]:
+        """Operators of the priors with programs of this signature, the most similar first."""
+        if (priors := self._question.priors) is None:
+            return []
+        found = priors.nearest(self._example.sketch, tile_extents(self._points))
+        self._worth_to_distilled = [neighbour.slower for neighbour in found[:_MOST_DISTILLED]]
+        return [self._as_relative(neighbour) for neighbour in found]
+
+    def _as_relative(self, neighbour: Neighbour) -> Relative:
+        name, sketch = neighbour.operator.name, self._example.sketch
+        measured = [Measured(Program(name, sketch, p.decisions, "distilled"), p.seconds) for p in neighbour.programs]
+        return Relative(name, neighbour.similarity, measured, distilled=True)
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         legal: dict[Decisions, str] = {}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.cost.types import Features
+from slipstream.diffusion.distilled import Priors
 from slipstream.program.space import Program, Realized, Space
 
 Score = Callable[[Sequence[Features]], NDArray[np.float64]]
@@ -30,19 +31,23 @@ class Measured:
 
 @dataclass(frozen=True)
 class Relative:
-    """Another operator and its measurements; `similarity` is 1 for equal shapes. Those of a session have a `space`."""
+    """Another operator and its measurements; `similarity` is 1 for equal shapes. Those of a session have a `space`; a
+    `distilled` one was tuned on another machine and comes from a file of priors.
+    """
 
     operator: str
     similarity: float
     measured: Sequence[Measured]
     space: Space | None = None
+    distilled: bool = False
 
 
 @dataclass(frozen=True)
 class Question:
     """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one.
 
-    `relatives` are of the operator's family, `others` of the session's other families.
+    `relatives` are of the operator's family, `others` of the session's other families; `priors` are distilled ones,
+    where no earlier session has tuned relatives.
     """
 
     space: Space
@@ -52,6 +57,7 @@ class Question:
     score: Score
     relatives: Sequence[Relative] = ()
     others: Sequence[Relative] = ()
+    priors: Priors | None = None
 
 
 class Search(Protocol):

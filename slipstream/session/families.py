@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
-from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families, tile_extents
+from slipstream.diffusion.distilled import Priors
+from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families
 from slipstream.diffusion.signature import signature
+from slipstream.program.decisions import tile_extents
 from slipstream.search.types import Measured, Relative
 from slipstream.session.history import History
 from slipstream.session.operator_trials import OperatorTrials
@@ -22,11 +25,24 @@ Operators = Mapping[str, OperatorTrials]
 
 
 class Families:
-    """The families of `operators`, found as `how` says; `stored` are relatives from earlier sessions."""
+    """The families of `operators`, found as `how` says. `stored` are relatives from earlier sessions, `priors` (by
+    dtype) distilled ones for operators that have none of these.
+    """
 
-    def __init__(self, operators: Operators, how: str, stored: Mapping[str, Sequence[Relative]] | None = None) -> None:
+    def __init__(
+        self,
+        operators: Operators,
+        how: str,
+        stored: Mapping[str, Sequence[Relative]] | None = None,
+        priors: Callable[[str], Priors] | None = None,
+    ) -> None:
         self._operators = operators
         self._stored = stored or {}
+        self._priors: dict[str, Priors] = {}
+        self.nothing_fits = False
+        """Whether there are priors of operators like these, and none of them has the sketches of today."""
+        if priors is not None:
+            self._take_priors(cache(priors))
         self.families = find_families([Member(one.operator, one.space) for one in operators.values()], how)
         self._near = _nearest(operators, self.families)
         self._following = {f.prior: [key for key in f.members if key != f.prior] for f in self.families}
@@ -40,6 +56,21 @@ class Families:
         """What is known of an operator's family now: its members in this model, and those of earlier sessions."""
         near = [self._as_relative(other, likeness) for other, likeness in self._near[key]]
         return near + list(self._stored.get(key, ()))
+
+    def priors(self, key: str) -> Priors | None:
+        """Distilled priors of an operator that no earlier session has tuned relatives of."""
+        return self._priors.get(key)
+
+    def _take_priors(self, priors: Callable[[str], Priors]) -> None:
+        cold = [one for key, one in self._operators.items() if not self._stored.get(key) and one.operator.shapes]
+        found = [(one, priors(one.operator.shapes[0][1])) for one in cold]
+        self._priors = {
+            one.operator.key: own
+            for one, own in found
+            if any(own.covers(example.sketch) for example in (one.space.default, one.space.direct))
+        }
+        alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
+        self.nothing_fits = alike and not self._priors
 
     def others(self, key: str) -> list[Relative]:
         """The operators of other families that have been measured most."""

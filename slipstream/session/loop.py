@@ -44,6 +44,7 @@ Clock = Callable[[], float]
 _NOTHING_IMPROVES = "nothing improves any more"
 _DEVICES_AWAY = "the devices are away"
 _MOST_LOST_ROUNDS = 4  # in a row in which no device answered, until the session ends
+_FIRST_PART = 4  # of a slot: as much has the first one of an operator with distilled priors
 _LOOK_SECONDS = 0.2  # how often a search under way is asked whether it is still wanted
 
 
@@ -200,8 +201,11 @@ class Session:
         """As many trials as a slot has, or as are left.
 
         An operator whose counterpart in another shape has had more slots measures little more than what that found.
+        Nor does one with distilled priors in its first slot: first all operators get what these suggest.
         """
         size = self.settings.slot_trials
+        if key and not self._slots(key) and self.families.priors(key) is not None:
+            size = -(-size // _FIRST_PART)
         if key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
             size = -(-size // 2)
         if self.budget.trials is not None:
@@ -249,6 +253,7 @@ class Session:
             self.cost.score,
             self.families.relatives(key),
             self.families.others(key),
+            self.families.priors(key),
         )
         note = {KNOWN: self.history.trials}
         self._proposals.append(Proposal(slot, key, self.search, question, self._clock, note))

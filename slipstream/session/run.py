@@ -59,6 +59,7 @@ class SessionRun:
         from slipstream.session.families import Families, stored_relatives
         from slipstream.session.loop import Session
         from slipstream.session.operator_trials import OperatorTrials
+        from slipstream.session.priors import priors_for
         from slipstream.session.winners import best_programs, settle_near_ties
 
         settings = self.settings
@@ -70,7 +71,12 @@ class SessionRun:
         self._note_calls(snapshot, found)
         self._tell("started", snapshot, model=snapshot.model, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
-        families = Families(operators, settings.families, stored_relatives(operators, self.store, record.hardware))
+        stored = stored_relatives(operators, self.store, record.hardware)
+        priors = priors_for(settings, self.store.hardware(record.hardware), peak)
+        families = Families(operators, settings.families, stored, priors)
+        if families.nothing_fits:
+            text = "the priors fit no operator of this model and are not used: they were made for other sketches"
+            self._tell("message", snapshot, text=text)
         self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
         context = self._context(peak, {o.key: reference_text(o.func) for o in found})
         made = self.plugins

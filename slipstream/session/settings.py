@@ -29,7 +29,8 @@ class Settings:
     is `without`, the list of those left out. `population` and `generations` are evolutionary search's. `in_flight`
     operators have a slot at a time, and programs for `searches` of them are searched for at a time. `evaluation` says
     when a program has been timed enough, one of `slipstream.measure.config.EVALUATIONS`. `deterministic` makes
-    proposals repeatable bit for bit where a search is quicker without.
+    proposals repeatable bit for bit where a search is quicker without. `priors` is a file of `slipstream store distil`
+    for operators that no stored session has tuned relatives of, "shipped" the one of the package, None none.
     """
 
     scheduler: str = "dynatune"
@@ -47,6 +48,7 @@ class Settings:
     searches: int = 1
     seed: int = 0
     deterministic: bool = False
+    priors: str | None = "shipped"
 
     def to_json(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}

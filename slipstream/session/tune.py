@@ -24,6 +24,7 @@ from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.models import SessionModel, fingerprint_of, session_operators, title_of
+from slipstream.session.priors import read_chosen_priors
 from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
@@ -56,6 +57,7 @@ def tune(
     evaluation: str | None = None,
     seed: int = 0,
     deterministic: bool = False,
+    priors: str | Path | None = "shipped",
     settings: Mapping[str, Any] | None = None,
     target: str = "cpu",
     dtype: str = "float32",
@@ -83,8 +85,9 @@ def tune(
     when it is likely that less than `until_gain_below` (0.02, or "2%") of the latency is left to gain; without any,
     when nothing improves any more. `scheduler`, `search`, `cost` and `measurer` are names, objects, or
     callables that take a `slipstream.plugins.Context`. `evaluation` says how programs are timed: "racing", "adatune" or
-    "fixed" (docs/measuring.md). `fleet` is the address of a Ray cluster whose nodes build and
-    measure (docs/fleet.md). `settings` sets any other field of `Settings` by its name.
+    "fixed" (docs/measuring.md). `fleet` is the address of a Ray cluster whose nodes build and measure (docs/fleet.md).
+    `priors`, for operators of which the store has no relatives, are those of the package, of a file that `slipstream
+    store distil` wrote, or None. `settings` sets any other field of `Settings` by its name.
     `dtype` "float16" computes a float32 model's products in that type, "bfloat16" or "tf32" on a GPU. What cannot be
     compiled runs in ONNX Runtime, unless `partition` is False. With `input_data`, by name, the model is run on nothing
     else; what it does not name is random. `shapes` with lists or ranges (docs/shapes.md) are tuned together and make
@@ -110,9 +113,10 @@ def tune(
         evaluation=evaluation,
         seed=seed,
         deterministic=deterministic,
-        others=settings or {},
+        others={"priors": _priors_name(priors), **(settings or {})},
     )
     chosen = choose()
+    read_chosen_priors(chosen.priors)
     parts = _parts(chosen, {"scheduler": scheduler, "search": search, "cost": cost}, measurer, rpc, fleet)
     asked = ask(
         model,
@@ -306,6 +310,11 @@ def _new_session(
         with opened.own(session):
             directory.write()
             yield directory, opened
+
+
+def _priors_name(priors: str | Path | None) -> str | None:
+    """What a session stores of it."""
+    return priors if priors in (None, "shipped") else str(Path(priors).absolute())
 
 
 def _absolute(store: StoreLocation) -> StoreLocation:

@@ -2,6 +2,7 @@
 const ORIGINS = {
   default: "the default program", "diffusion:keep": "transferred from a relative, inner factors kept",
   "diffusion:scale": "transferred from a relative, scaled with the extents", "diffusion:measured": "drawn around its own best",
+  "diffusion:distilled": "adapted from, or drawn around, a distilled prior",
   "diffusion:default": "drawn around the default program", "diffusion:random": "drawn at random",
   evolutionary: "found by evolutionary search", chameleon: "found by Chameleon", random: "drawn at random",
 };
