@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import select
 import socket
 import struct
@@ -116,7 +117,7 @@ class GatewayProcess:
             self.send({"kind": "end", "name": name})
 
     def send(self, message: Message) -> None:
-        data = json.dumps(message).encode()
+        data = pickle.dumps(message)
         try:
             self._socket.sendall(_HEADER.pack(len(data)) + data)
         except OSError as error:
@@ -146,7 +147,7 @@ class GatewayProcess:
             end = begin + _HEADER.size + length
             if size < end:
                 break
-            self._note(json.loads(self._received[begin + _HEADER.size : end]))
+            self._note(pickle.loads(self._received[begin + _HEADER.size : end]))
             begin = end
         del self._received[:begin]
 

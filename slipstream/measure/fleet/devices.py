@@ -211,9 +211,8 @@ class FleetDevices(Devices):
                 self._kept.discard(trial.library)
                 for device in self._devices.values():
                     self._send("forget", device=device.name, library=trial.library)
-            if trial.library:
+            if trial.library:  # the gateway has it, there is no file
                 self._send("drop", library=trial.library)
-        super().release(trial)
 
     def abandon(self) -> None:
         """Forget what runs: the answers are not taken for those of other programs, since requests are numbered."""

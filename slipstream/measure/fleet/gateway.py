@@ -1,7 +1,7 @@
 """The process between a session and Ray: it hands work to nodes, and the work of nodes that failed to others.
 
 The session's own process forks, and a process with Ray in it, which has dozens of threads, is better not forked. It
-sends requests as JSON and gets answers in any order; libraries and arguments stay on this side. What a node was doing
+sends requests and gets answers in any order; libraries and arguments stay on this side. What a node was doing
 when it failed is done again elsewhere: a build from its beginning, a run when the session asks again.
 Started by `connection.py`, never by hand.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -76,14 +77,14 @@ class Gateway:
         try:
             while True:
                 (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-                self._take(json.loads(await self._reader.readexactly(size)))
+                self._take(pickle.loads(await self._reader.readexactly(size)))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
             watching.cancel()
 
     def _send(self, message: Message) -> None:
-        data = json.dumps(message).encode()
+        data = pickle.dumps(message)
         self._writer.write(_HEADER.pack(len(data)) + data)
 
     def _take(self, message: Message) -> None:
