@@ -40,7 +40,7 @@ class FleetCluster:
 
     def add(self, offer: Offer, labels: dict[str, str] | None = None) -> int:
         """A node that offers this; its number."""
-        offered = {"num_cpus": offer.builders, "resources": offer.resources()}
+        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": offer.environment()}
         number: int = self._ask({"add": {**offered, "labels": offer.labels() if labels is None else labels}})["node"]
         return number
 

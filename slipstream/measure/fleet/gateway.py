@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.measure.fleet.cluster import Cluster, NodeHandle, NodeLostError, NoNodeError
+from slipstream.measure.fleet.rpc_held import AROUND_A_RUN, RPC_DEVICE
 from slipstream.measure.types import FailureKind
 from slipstream.processes.child import die_with_parent
 from slipstream.statistics import median
@@ -65,6 +66,7 @@ class Gateway:
         self._build_seconds: float = options["limits"]["build_seconds"]
         context = _START_OF_GPU if options["target"]["gpu"] is not None else 0.0
         self._run_seconds: float = options["limits"]["run_seconds"] + context + _ON_THE_WAY
+        self._twice: float = options["limits"]["run_seconds"] + AROUND_A_RUN
         self._cluster = cluster(options, self._send)
         self._builds: dict[str, tuple[Build, asyncio.Task[None]]] = {}
         self._libraries: dict[str, tuple[bytes, str]] = {}
@@ -200,18 +202,15 @@ class Gateway:
         stderr = ""
         try:
             node, own = self._cluster.device(device)
+            limit = self._run_seconds + (self._twice if own.startswith(RPC_DEVICE) else 0.0)
             if job == "run":
-                answer, stderr = await self._cluster.ask(
-                    node, self._run_seconds, "run", own, *self._run_arguments(message)
-                )
+                answer, stderr = await self._cluster.ask(node, limit, "run", own, *self._run_arguments(message))
             elif job == "sample":
-                answer = await self._cluster.ask(
-                    node, self._run_seconds, job, own, message["library"], message["number"]
-                )
+                answer = await self._cluster.ask(node, limit, job, own, message["library"], message["number"])
             elif job == "forget":
-                answer = await self._cluster.ask(node, self._run_seconds, job, own, message["library"])
+                answer = await self._cluster.ask(node, limit, job, own, message["library"])
             else:
-                answer = await self._cluster.ask(node, self._run_seconds, job, own)
+                answer = await self._cluster.ask(node, limit, job, own)
         except Exception as error:  # whatever it is, the session must not wait for an answer
             answer = {"lost": str(error) or type(error).__name__}
         self._send({"to": device, "id": message["id"], "answer": answer, "stderr": stderr})

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slipstream.measure.fleet.look import NodeView, look, require_ray
-from slipstream.measure.fleet.node import GPUS
 from slipstream.measure.fleet.offer import Offer
 from slipstream.measure.fleet.ray_connection import LOOPBACK, FleetError, is_loopback, knock
 
@@ -63,7 +62,7 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
     command += [f"--node-ip-address={host}"] if host is not None else []
     name = f"{socket.gethostname()}-{os.getpid()}"
     command.append(f"--node-name={name}")
-    environment = {**os.environ, GPUS: _gpus(offer), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **(offer.environment() if offer is not None else {}), "RAY_USAGE_STATS_ENABLED": "0"}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -77,12 +76,6 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _gpus(offer: Offer | None) -> str:
-    from slipstream.machine.hardware import gpu_class
-
-    return "" if offer is None else ",".join(gpu_class()[1])
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: object, name: str) -> list[NodeView]:
