@@ -152,7 +152,8 @@ def _described(offer: Offer) -> str:
 
 def _wait() -> None:
     """Until a signal asks for the end."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for one in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore the first
+        signal.signal(one, signal.default_int_handler)
     click.echo("Ctrl-C leaves")
     try:
         signal.pause()

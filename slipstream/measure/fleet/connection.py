@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slipstream.measure.fleet.ray_connection import ray_environment
 from slipstream.processes.channel import Channel, ChannelClosedError, Speaker
 from slipstream.processes.child import child_environment
 from slipstream.processes.fork_server import End, ForkServer, ServerLostError, WorkerProcess
@@ -92,7 +93,7 @@ class GatewayProcess:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=child_environment(RAY_USAGE_STATS_ENABLED="0"),
+            env=child_environment(**ray_environment()),
             start_new_session=True,  # Ctrl-C is for the owner to handle
         )
         theirs.close()
