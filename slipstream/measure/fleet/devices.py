@@ -66,7 +66,7 @@ class FleetDevices(Devices):
         remote, limits = config.remote, {"build_seconds": config.build_seconds, "run_seconds": config.run_seconds}
         if target.gpu is not None:
             self.build_cpu_seconds = config.build_cpu_seconds
-        self._options = {
+        self.options = {
             "address": address,
             "hardware": class_of(target),
             "target": asdict(target),
@@ -86,7 +86,7 @@ class FleetDevices(Devices):
     # Builders
 
     def start_server(self, prepare: str, options: dict[str, Any], memory_bytes: int) -> ForkServer:
-        return FleetServer(prepare, options, memory_bytes, self._options)
+        return FleetServer(prepare, options, memory_bytes, self.options)
 
     def attach(self, server: ForkServer) -> None:
         super().attach(server)
