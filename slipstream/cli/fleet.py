@@ -26,7 +26,7 @@ def fleet() -> None:
 
     \b
     slipstream fleet start                        on one machine: the head
-    slipstream fleet join HOST:PORT               on each machine that builds and measures
+    slipstream fleet join HOST:PORT               on each machine that builds and measures; --rpc: near RPC devices
     slipstream tune MODEL -o OUT --fleet auto     on one of them
     slipstream fleet status                       what its nodes do
     """
@@ -80,7 +80,8 @@ def join(
     a time, with building stopped meanwhile. With --rpc and --rpc-key it offers the devices of an RPC tracker near it in
     place of its own.
     """
-    from slipstream.measure.choose import check_rpc, parse_address
+    from slipstream.measure.choose import check_rpc
+    from slipstream.measure.devices.rpc_tracker import parse_address
     from slipstream.measure.fleet.look import require_ray
     from slipstream.measure.fleet.offer import offer_near_rpc, offer_of_this_machine
     from slipstream.measure.fleet.start import joined

@@ -172,7 +172,7 @@ def test_a_session_whose_cluster_is_lost_goes_on_with_another(
 
         try:
             result = slipstream.tune(
-                "zoo:tiny_cnn", out, trials=50, effort="quick", fleet=cluster.address, callbacks=[lose_it]
+                "zoo:tiny_cnn", out, trials=2000, effort="quick", fleet=cluster.address, callbacks=[lose_it]
             )
         finally:
             for process in cluster.processes():

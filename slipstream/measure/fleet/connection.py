@@ -162,7 +162,9 @@ class GatewayProcess:
             logger.warning("%s", message["text"])
 
     def _last_line(self) -> str:
-        return (last_lines(self._log).splitlines() or ["it printed nothing"])[-1]
+        last = (last_lines(self._log).splitlines() or ["it printed nothing"])[-1]
+        # Ray ends a process that has not reached the head (its "GCS") for a minute.
+        return "the head of the cluster does not answer" if "connect to GCS" in last else last
 
     def close(self) -> None:
         """End it, and with it what the session has on the nodes. Safe to call twice."""

@@ -117,12 +117,10 @@ def offer_near_rpc(rpc: str, key: str, builders: int | None = None) -> Offer:
     they do not say what hardware they are.
     """
     from slipstream.machine.target import available_cores
-    from slipstream.measure.choose import check_rpc
-    from slipstream.measure.devices.rpc_tracker import Tracker
+    from slipstream.measure.devices.rpc_tracker import Tracker, parse_address
     from slipstream.measure.fleet.rpc_hardware import class_of_server
 
-    where = check_rpc(rpc, key)
-    assert where is not None
+    where = parse_address(rpc)
     with Tracker(*where) as tracker:
         count = len(tracker.servers(key))
     devices = {class_of_server(*where, key): count}

@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
-from slipstream.measure.choose import parse_address
 from slipstream.measure.config import MeasureConfig, RemoteConfig
 from slipstream.measure.devices.base import DeviceLostError, Outcome
 from slipstream.measure.devices.rpc import ConnectedServer, RpcDevices
-from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
+from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker, parse_address
 from slipstream.measure.trial import Answer, Trial
 from slipstream.measure.types import Candidate, Failure, FailureKind
 from slipstream.processes.fork_server import ForkServer, WorkerProcess
