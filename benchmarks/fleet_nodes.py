@@ -40,8 +40,8 @@ def measured(launch: dict[str, Any], times: dict[str, float]) -> tuple[dict[str,
 class InstantNode:
     """An actor in place of `Node`."""
 
-    def __init__(self, target: dict[str, Any], limits: dict[str, float], *, measures: bool) -> None:
-        self._devices = [str(number) for number in range(8)] if measures else []
+    def __init__(self, target: dict[str, Any], limits: dict[str, float], hardware: str) -> None:
+        self._devices = [str(number) for number in range(8)] if hardware else []
 
     def devices(self) -> list[str]:
         return self._devices

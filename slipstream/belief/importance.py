@@ -24,6 +24,8 @@ EVEN_DRAWS, NEAR_DRAWS, ROUNDS = 512, 320, 4
 # A round's proposal is made from weights tempered to this many effective draws: a few draws of high weight must not
 # concentrate the next round on themselves.
 _WORTH = 60
+# The fit is no more than the centre of the first proposal.
+_NEAR = 1e-2
 # Tails heavier than the posterior's.
 _FREEDOM = 5
 
@@ -65,7 +67,7 @@ def _low_discrepancy(posterior: Posterior, rng: np.random.Generator) -> Array:
 
 def _around_fit(posterior: Posterior, start: Array) -> _StudentT:
     """A proposal with the covariance of the Laplace approximation at the least squares fit."""
-    centre = fit(posterior, start)
+    centre = fit(posterior, start, _NEAR)
     jacobian = posterior.jacobian(centre)
     variance = float(posterior.squares(centre)) / posterior.freedom
     precision = (jacobian * posterior.seen.weight[:, None]).T @ jacobian / variance

@@ -9,41 +9,42 @@ from slipstream.belief.posterior import Posterior
 
 Array = NDArray[np.float64]
 
-_STEPS, _ENOUGH = 30, 1e-6
+_STEPS = 30
 
 
-def fit(posterior: Posterior, start: Array) -> Array:
+def fit(posterior: Posterior, start: Array, enough: float = 1e-6) -> Array:
     """Parameters of the least weighted sum of squares, by Levenberg and Marquardt's method from `start`.
 
-    A step is cut at the bounds. The result is a local minimum, never worse than `start`.
+    A step is cut at the bounds; the last is the one that gains less than the share `enough`. The result is near a local
+    minimum, never worse than `start`.
     """
     seen = posterior.seen
     theta = np.clip(start, posterior.low, posterior.high)
-    error, damping = float(posterior.squares(theta)), 1e-3
+    error, damping, moved = float(posterior.squares(theta)), 1e-3, True
     for _ in range(_STEPS):
-        jacobian = posterior.jacobian(theta)
-        weighted = jacobian * seen.weight[:, None]
-        normal = weighted.T @ jacobian
-        slope = weighted.T @ (seen.y - posterior.values(theta))
-        # A parameter at its bound whose step points outside is fixed, or it would distort the step of the others.
-        held = ((theta <= posterior.low) & (slope < 0)) | ((theta >= posterior.high) & (slope > 0))
-        free = np.flatnonzero(~held)
-        if not free.size:
-            break
-        damped = normal[np.ix_(free, free)]
+        if moved:
+            jacobian = posterior.jacobian(theta)
+            weighted = (jacobian * seen.weight[:, None]).T
+            normal = weighted @ jacobian
+            slope = weighted @ (seen.y - posterior.values(theta))
+            # A parameter at its bound whose step points outside is fixed, or it would distort the step of the others.
+            free = (((theta > posterior.low) | (slope >= 0)) & ((theta < posterior.high) | (slope <= 0))).nonzero()[0]
+        damped = normal[free[:, None], free]
         damped.flat[:: free.size + 1] *= 1 + damping
         damped.flat[:: free.size + 1] += 1e-12
         step = np.zeros_like(theta)
         step[free] = np.linalg.solve(damped, slope[free])
+        # Twice their product is what a small step gains, and more than any other does; nothing where nothing is free.
+        if 2 * float(slope @ step) < enough * error:
+            break
         trial = np.clip(theta + step, posterior.low, posterior.high)
         trial_error = float(posterior.squares(trial))
-        if trial_error < error:
-            done = error - trial_error < _ENOUGH * error
+        moved = trial_error < error
+        if moved:
+            done = error - trial_error < enough * error
             theta, error, damping = trial, trial_error, max(damping / 5, 1e-9)
             if done:
                 break
-        elif damping > 1e6:
-            break
         else:
             damping *= 5
     return theta

@@ -26,7 +26,7 @@ def fleet() -> None:
 
     \b
     slipstream fleet start                        on one machine: the head
-    slipstream fleet join HOST:PORT               on each machine that builds and measures
+    slipstream fleet join HOST:PORT               on each machine that builds and measures; --rpc: near RPC devices
     slipstream tune MODEL -o OUT --fleet auto     on one of them
     slipstream fleet status                       what its nodes do
     """
@@ -68,21 +68,31 @@ def start(host: str, port: int, builders: int, measures: bool) -> None:
 @_builders_option
 @click.option("--measure/--no-measure", "measures", default=True, show_default=True, help="Measure on this machine.")
 @click.option("--host", help="This machine's own address in the fleet's network. [default: Ray finds it]")
+@click.option("--rpc", metavar="HOST:PORT", help="Measure on devices of the RPC tracker there, not on this machine.")
+@click.option("--rpc-key", metavar="NAME", help="The key of those devices.")
 @one_line_errors
-def join(address: str, builders: int | None, measures: bool, host: str | None) -> None:
+def join(
+    address: str, builders: int | None, measures: bool, host: str | None, rpc: str | None, rpc_key: str | None
+) -> None:
     """Offer this machine to the fleet at HOST:PORT until Ctrl-C.
 
     It builds programs on all cores and, if a session tunes for hardware of its class, measures them; on a CPU one at
-    a time, with building stopped meanwhile.
+    a time, with building stopped meanwhile. With --rpc and --rpc-key it offers the devices of an RPC tracker near it in
+    place of its own.
     """
-    from slipstream.measure.choose import parse_address
+    from slipstream.measure.choose import check_rpc
+    from slipstream.measure.devices.rpc_tracker import parse_address
     from slipstream.measure.fleet.look import require_ray
-    from slipstream.measure.fleet.offer import offer_of_this_machine
+    from slipstream.measure.fleet.offer import offer_near_rpc, offer_of_this_machine
     from slipstream.measure.fleet.start import joined
 
     require_ray()
     parse_address(address, "")
-    offer = offer_of_this_machine(builders, measures=measures)
+    check_rpc(rpc, rpc_key)
+    if rpc is not None and rpc_key is not None:
+        offer = offer_near_rpc(rpc, rpc_key, builders)
+    else:
+        offer = offer_of_this_machine(builders, measures=measures)
     with joined(address, host, offer) as nodes:
         click.echo(f"joined {address}, {len(nodes)} nodes: {_described(offer)}")
         _wait()
@@ -143,7 +153,8 @@ def _described(offer: Offer) -> str:
 
 def _wait() -> None:
     """Until a signal asks for the end."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for one in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore the first
+        signal.signal(one, signal.default_int_handler)
     click.echo("Ctrl-C leaves")
     try:
         signal.pause()

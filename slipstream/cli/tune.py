@@ -175,6 +175,7 @@ def tune_command(
 @click.command("resume")
 @click.argument("directory", type=click.Path(path_type=Path))
 @_budget_options
+@click.option("--fleet", metavar="auto|HOST:PORT|ray://HOST:PORT", help="Go on on this fleet, not on the one before.")
 @_lock_option
 @_serve_option
 @_view_options

@@ -37,9 +37,9 @@ def hardware_class(described: Mapping[str, Any]) -> str:
     return f"{described['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def cpu_class() -> str:
-    """The class of this machine's CPU with all its cores."""
-    return hardware_class(describe_cpu(resolve_target("cpu")))
+def cpu_class(threads: int | None = None) -> str:
+    """The class of this machine's CPU with all its cores, or with so many threads."""
+    return hardware_class(describe_cpu(resolve_target("cpu", threads)))
 
 
 def class_of(target: Target) -> str:

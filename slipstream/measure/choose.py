@@ -129,7 +129,7 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
     if rpc is None or rpc_key is None:
         given, missing = ("--rpc-key", "--rpc HOST:PORT") if rpc is None else ("--rpc", "--rpc-key NAME")
         raise TargetError(f"{given} needs {missing} with it: the tracker's address and the key of its devices")
-    from slipstream.measure.devices.rpc_tracker import Tracker
+    from slipstream.measure.devices.rpc_tracker import Tracker, parse_address
 
     host, port = parse_address(rpc)
     with Tracker(host, port) as tracker:
@@ -141,11 +141,3 @@ def check_rpc(rpc: str | None, rpc_key: str | None) -> tuple[str, int] | None:
             f"'python -m slipstream.measure.rpc_server --tracker {rpc} --key {rpc_key}'"
         )
     return host, port
-
-
-def parse_address(text: str, option: str = "--rpc ") -> tuple[str, int]:
-    """`127.0.0.1:9190` → ("127.0.0.1", 9190). `option` is what the text was given for."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise TargetError(f"{option}{text!r} makes no sense: write it as HOST:PORT, such as 127.0.0.1:9190")
-    return host.removeprefix("[").removesuffix("]"), int(port)

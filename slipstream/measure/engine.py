@@ -97,6 +97,7 @@ class Engine:
         self.best: dict[str, Measurement] = {}
         self._references = References(references, self.config)
         self._duplicates = Duplicates()
+        self._racing = asdict(self.config.racing)
         self._measuring = self._closed = False
         self._start_server()
 
@@ -311,7 +312,7 @@ class Engine:
             "layout": reference.layout,
             "best": self._best(trial.operator),
             "tolerance": max(self.config.tolerance, _ROUNDINGS * self.target.rounding),
-            "racing": asdict(self.config.racing),
+            "racing": self._racing,
         }
 
     def _collect(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:

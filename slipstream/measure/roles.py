@@ -6,9 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.processes.server import Role
+
+if TYPE_CHECKING:
+    from slipstream.machine.target import Target
 
 PREPARE = f"{__name__}:prepare"
 
@@ -20,15 +23,9 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     began = time.monotonic()
     import_tvm_without_torch()
     facts = {"import_seconds": time.monotonic() - began}
-    from slipstream.machine.cuda import CudaDevice
-    from slipstream.machine.target import Target
     from slipstream.measure import worker
 
-    settings: dict[str, Any] = options["target"]
-    settings.update((name, tuple(settings[name])) for name in ("features", "disabled"))
-    if settings["gpu"] is not None:
-        settings["gpu"] = CudaDevice(**settings["gpu"])
-    target = Target(**settings)
+    target = target_of(options["target"])
     worker.warm_up(target)
     work = partial(worker.work, target)
     roles: dict[str, Role] = {"build": work, "reference": work}
@@ -37,3 +34,13 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
 
         roles["hold device"] = partial(hold_device, RpcOptions(**options["rpc"]))
     return roles, facts
+
+
+def target_of(settings: Mapping[str, Any]) -> Target:
+    """The target that `asdict` made these settings of, which were JSON since."""
+    from slipstream.machine.cuda import CudaDevice
+    from slipstream.machine.target import Target
+
+    gpu = None if settings["gpu"] is None else CudaDevice(**settings["gpu"])
+    words = {name: tuple(settings[name]) for name in ("features", "disabled")}
+    return Target(**{**settings, **words, "gpu": gpu})

@@ -81,7 +81,7 @@ def _run_session(sock: socket.socket, directory: Any, threads: int | None) -> No
     die_with_parent()
     os.chdir(directory.path)
     use_threads(threads)
-    register()
+    register(threads)
     rpc.serve_session(sock, directory)
     # No destructors: the directory is the parent's to remove.
     os._exit(0)

@@ -165,8 +165,8 @@ class Session:
             )
         return picked
 
-    def _state(self, operator: OperatorHistory) -> OperatorState:
-        """An operator as the scheduler sees it; but for its family's part made anew only when it has changed."""
+    def _own_state(self, operator: OperatorHistory) -> OperatorState:
+        """An operator as the scheduler sees it but for its family's part, made anew only when it has changed."""
         key = operator.key
         version, state = self._states.get(key, (-1, None))
         if state is None or version != operator.version:
@@ -182,9 +182,13 @@ class Session:
                 self.families.similar(key),
             )
             self._states[key] = operator.version, state
+        return state
+
+    def _state(self, operator: OperatorHistory) -> OperatorState:
+        """The same with what it means to its family now."""
+        key, state, parts = operator.key, self._own_state(operator), self.settings.parts
         if state.finished:
             return state
-        parts = self.settings.parts
         followers = self.families.followers(key, self.history) if parts.followers else {}
         followers = {other: seconds * self._importance.get(other, 1.0) for other, seconds in followers.items()}
         news = self.families.improvement_since(key, self.history) if parts.news else 0.0
@@ -351,7 +355,7 @@ class Session:
             return
         # Without an operator that never works: it has no part in the latency.
         working = [one for one in history.operators.values() if math.isfinite(one.best) or not one.has_default]
-        found = self._left.estimate([self._state(one) for one in working])
+        found = self._left.estimate([self._own_state(one) for one in working])
         began = max((slot.ended or 0.0 for slot in history.slots.values() if slot.default), default=0.0)
         pace = max(0.0, self.elapsed - began) / tried
         self.snapshot.left = Left(found.expected, found.at_most, pace * found.trials) if found else None

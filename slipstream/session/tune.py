@@ -197,10 +197,12 @@ def resume(
     search: AnySearch | None = None,
     cost: AnyCostModel | None = None,
     measurer: AnyMeasurer | None = None,
+    fleet: str | None = None,
 ) -> TuningResult:
     """Go on with an interrupted session, or give a finished one more: a budget given here replaces the old one and
     counts from now. `model` is needed if the session's was not a file or of the zoo (of several models, a mapping of
-    these from their names), and so is each of `scheduler`, `search`, `cost` and `measurer` that was no name.
+    these from their names), and so is each of `scheduler`, `search`, `cost` and `measurer` that was no name. `fleet`
+    is where a session on a fleet goes on, if not on the one it began on.
     """
     began = time.monotonic()
     folder = SessionDirectory.read(directory)
@@ -210,7 +212,9 @@ def resume(
         options = record.options
         settings = Settings.from_json(options["settings"])
         rpc, rpc_key = options.get("rpc", (None, None))
-        fleet = options.get("fleet")
+        if fleet is not None and options.get("fleet") is None:
+            raise SlipstreamError(f"{folder.path} was not tuned on a fleet: leave --fleet out")
+        fleet = fleet or options.get("fleet")
         stored = {"scheduler": settings.scheduler, "search": settings.search, "cost": settings.cost}
         stored["measurer"] = options.get("measurer") or _default_measurer(rpc, fleet)
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
@@ -222,6 +226,7 @@ def resume(
                 f"{folder.path} was tuned on other hardware ({_hardware_name(opened, record)}); "
                 "measurements do not carry over: start a new session here"
             )
+        check_fleet(fleet, resolved)
         models = read_models(asked, resolved)
         limits = budget_of(opened, record)
         now = Budget.of(budget, trials, until_latency, until_gain_below)

@@ -54,7 +54,7 @@ def test_importance_sampling_agrees_with_brute_force(name, trials):
 def test_importance_sampling_agrees_with_a_long_ensemble(name, trials):
     posterior = _posterior(name, 3, trials)
     pytest.importorskip("emcee")
-    chain = ensemble.sample(posterior, np.random.default_rng(0), walkers=32, steps=800, kept=16_000)
+    chain = ensemble.sample(posterior, np.random.default_rng(0), walkers=32, steps=2000, kept=50_000)
     drawn = importance.sample(posterior, np.random.default_rng(0))
     assert _cut(posterior, drawn) == pytest.approx(_cut(posterior, chain), rel=RELATIVE, abs=ABSOLUTE)
 

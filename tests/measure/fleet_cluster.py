@@ -11,6 +11,8 @@ import sys
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from slipstream.measure.fleet.offer import Offer
 from slipstream.processes.child import child_environment
 
@@ -40,13 +42,21 @@ class FleetCluster:
 
     def add(self, offer: Offer, labels: dict[str, str] | None = None) -> int:
         """A node that offers this; its number."""
-        offered = {"num_cpus": offer.builders, "resources": offer.resources()}
+        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": offer.environment()}
         number: int = self._ask({"add": {**offered, "labels": offer.labels() if labels is None else labels}})["node"]
         return number
 
     def kill(self, number: int) -> None:
         """End all processes of a node without warning."""
         self._ask({"kill": number})
+
+    def processes(self) -> list[psutil.Process]:
+        """All of them: the head's, the nodes', and what those have started."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def head(self) -> psutil.Process:
+        """What membership, actors and addresses are kept in."""
+        return next(process for process in self.processes() if process.name() == "gcs_server")
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from slipstream.machine.cuda import CudaDevice
 from slipstream.machine.hardware import class_of, cpu_class
 from slipstream.machine.target import resolve_target
 from slipstream.measure import Engine, MeasureConfig, RemoteConfig, Settling, fleet_measurer, reference_text
+from slipstream.measure.fleet.devices import FleetDevices
 from slipstream.measure.fleet.look import check_nodes, look
-from slipstream.measure.fleet.offer import Offer, seen_nodes, versions
+from slipstream.measure.fleet.offer import GPUS, Offer, offer_of_this_machine, seen_nodes, versions
 from slipstream.measure.fleet.ray_connection import FleetError
 from slipstream.measure.fleet.standing import Standings
+from slipstream.measure.roles import target_of
 from slipstream.measure.timing.noise import Drift
 from slipstream.measure.types import Candidate
 from tests.measure import misbehaving
@@ -54,6 +59,30 @@ def test_a_node_with_another_version_is_refused_in_one_line(name: str, word: str
 def test_the_class_is_that_of_the_machine_whatever_the_target_asks_of_it() -> None:
     target = resolve_target("cpu", threads=1)
     assert class_of(target) == cpu_class() == class_of(resolve_target("cpu"))
+
+
+def test_a_described_gpu_has_the_label_that_a_session_for_it_asks_for_and_is_built_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No node with a GPU has ever run here: what is sent and compared is all that can be checked without one."""
+    gpu = CudaDevice("NVIDIA H200", "sm_90", 232448, multiprocessors=132)
+    other = replace(gpu, name="NVIDIA H100")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("slipstream.machine.hardware.find_devices", lambda: (gpu, other, gpu))
+    target = replace(resolve_target("cpu"), gpu=gpu, dtype="float16")
+    offer = offer_of_this_machine(builders=4)
+    assert offer.devices == {cpu_class(): 1, class_of(target): 2}
+    assert offer.environment()[GPUS] == "0,2"
+    assert class_of(replace(target, gpu=other)) not in offer.devices
+    seen = {**node_row(), "Resources": {"CPU": 4.0, **offer.resources()}}
+    (node,) = seen_nodes([seen])
+    assert node.resources(class_of(target)) == {"slipstream": 1, f"slipstream-{class_of(target)}": 2}
+    sent = json.loads(json.dumps(FleetDevices("", target, CONFIG).options))
+    assert sent["hardware"] == class_of(target)
+    built_for = target_of(sent["target"])
+    assert built_for == target
+    assert built_for.tvm.attrs["arch"] == "sm_90"
+    assert built_for.tvm.host.attrs["mcpu"] == target.cpu
 
 
 def test_a_device_slower_than_its_equals_is_set_aside_until_it_has_recovered() -> None:

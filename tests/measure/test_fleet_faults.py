@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,74 @@ def test_a_fleet_that_vanishes_leaves_a_session_that_can_go_on(tmp_path: Path) -
     assert result.reason == "the devices are away"
     assert (out / "model").is_dir()
     assert 20 <= sum(trial.failure != "device lost" for trial in trials_of(out)) < 60
+
+
+def lose_the_head(cluster: FleetCluster) -> None:
+    cluster.head().kill()
+
+
+def lose_the_network(cluster: FleetCluster) -> None:
+    """Nothing of the cluster answers any more, and no connection is closed."""
+    for process in cluster.processes():
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+
+
+@pytest.mark.parametrize("lose", [lose_the_head, lose_the_network])
+def test_a_session_whose_cluster_is_lost_goes_on_with_another(
+    lose: Callable[[FleetCluster], None], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with FleetCluster() as cluster:
+        cluster.add(offer())
+
+        def lose_it(event: Any, snapshot: Any) -> None:
+            if event.kind == "trial" and snapshot.trials == 20:
+                lose(cluster)
+
+        try:
+            result = slipstream.tune(
+                "zoo:tiny_cnn", out, trials=2000, effort="quick", fleet=cluster.address, callbacks=[lose_it]
+            )
+        finally:
+            for process in cluster.processes():
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
+                    process.kill()
+    assert result.reason == "the devices are away"
+    assert (out / "model").is_dir()
+    before = {(trial.slot, trial.position): trial.measured_at for trial in measured(out)}
+    assert len(before) >= 20
+    with FleetCluster() as another:
+        another.add(offer())
+        slipstream.resume(out, trials=20, fleet=another.address)
+    after = [(trial.slot, trial.position) for trial in measured(out)]
+    assert set(before) < set(after)
+    assert len(set(after)) == len(after)
+    assert Manifest.read(out / "model").verification is not None
+
+
+def measured(directory: Path) -> list[Any]:
+    return [trial for trial in trials_of(directory) if trial.failure != "device lost"]
+
+
+def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) -> None:
+    """The node of one build stands still, but for its actor: it answers late, and nobody waits for it."""
+    for _ in range(2):
+        cluster.add(offer())
+    with measurer_on(cluster, replace(CONFIG, build_seconds=60.0)) as measurer:
+        assert all(m.failure is None for m in measurer.measure(good_programs(1, 2)))
+        servers = [p for p in actors()[0].children(recursive=True) if "slipstream.processes.server" in p.cmdline()]
+        for process in servers:
+            process.suspend()
+        try:
+            began = time.monotonic()
+            results = list(measurer.measure(good_programs(4, 8)))
+            assert [m.failure for m in results] == [None] * 2
+            assert time.monotonic() - began < 60.0
+        finally:
+            for process in servers:
+                process.resume()
 
 
 def actors() -> list[psutil.Process]:

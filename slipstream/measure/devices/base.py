@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from slipstream.errors import SlipstreamError
 from slipstream.measure.timing.noise import Drift
@@ -24,8 +25,44 @@ Outcome = Answer | Failure | None
 """The answer to a run; why it failed; None if the device failed and the program is to be started again."""
 
 
+D = TypeVar("D")
+
+
 class DeviceLostError(SlipstreamError):
     """The device that holds the finalists of a comparison has failed."""
+
+
+@dataclass
+class Comparison(Generic[D]):
+    """Finalists that stay on one of several devices: the one `chosen` for the first. `kept` are their libraries."""
+
+    is_on: bool = False
+    chosen: D | None = None
+    kept: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def on_one_device(self) -> Iterator[None]:
+        self.is_on = True
+        try:
+            yield
+        finally:
+            self.is_on, self.chosen = False, None
+
+    def started(self, device: D, library: str, *, keep: bool) -> None:
+        """A program was started on a device."""
+        if self.is_on:
+            self.chosen = device
+        if keep:
+            self.kept.add(library)
+
+    def lost(self, device: D, why: str) -> None:
+        """The device failed: so has a comparison of programs that were on it."""
+        if device is self.chosen and len(self.kept) > 1:
+            raise DeviceLostError(f"{why} while it compared programs")
+
+    def clear(self) -> None:
+        self.chosen = None
+        self.kept.clear()
 
 
 class Devices(ABC):

@@ -9,12 +9,12 @@ import math
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
+from slipstream.measure.devices.base import Comparison, DeviceLostError, Devices, Outcome
 from slipstream.measure.devices.rpc_attempts import Attempt, Mishap, conclude
 from slipstream.measure.devices.rpc_tracker import DeviceError, Tracker
 from slipstream.measure.timing.noise import MOST_WAITING, Drift
@@ -25,12 +25,22 @@ from slipstream.processes.fork_server import ForkServer, WorkerProcess
 _CHECK_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class ConnectedServer:
+    """A server, the threads its programs run on, and the class of its hardware; empty if it is TVM's own."""
+
+    address: str
+    threads: int
+    hardware: str
+
+
 @dataclass(eq=False)
 class _Held:
     """A worker and the device it holds or waits for. `running_since` is when the program started there."""
 
     worker: WorkerProcess
     address: str = ""
+    server: ConnectedServer | None = None
     connected: bool = False
     released: bool = False
     trial: Trial | None = None
@@ -76,16 +86,12 @@ class RpcDevices(Devices):
         self._warned: set[str] = set()
         self._seen_at = self._checked_at = time.monotonic()
         self._unavailable = ""
-        # While finalists are compared: the device that has them.
-        self._one = False
-        self._chosen: _Held | None = None
-        self._kept: set[str] = set()
+        self._comparison = Comparison[_Held]()
 
     def attach(self, server: ForkServer) -> None:
         super().attach(server)
         self._held.clear()
-        self._kept.clear()
-        self._chosen = None
+        self._comparison.clear()
         self._probe_library, self._probe_asked, self._probe_builder = "", False, None
 
     def acquire(self, waiting: int) -> str:
@@ -101,16 +107,17 @@ class RpcDevices(Devices):
                 held.send({"acquire": {}})
         return self._check_patience(waiting)
 
+    def connected(self) -> list[ConnectedServer]:
+        """The servers that are held now."""
+        return [held.server for held in self._held if held.connected and held.server is not None]
+
     def is_free(self, trial: Trial) -> bool:
         return self._choose(trial) is not None
 
     def start(self, trial: Trial, request: dict[str, Any], *, keep: bool) -> None:
         held = self._choose(trial)
         assert held is not None
-        if self._one:
-            self._chosen = held
-        if keep:
-            self._kept.add(trial.library)
+        self._comparison.started(held, trial.library, keep=keep)
         held.trial = trial
         trial.start_running(math.inf)
         held.deadline = trial.run_began + self._remote.device_seconds
@@ -137,13 +144,8 @@ class RpcDevices(Devices):
             if outcome is not None:
                 yield outcome
 
-    @contextmanager
-    def only_one(self) -> Iterator[None]:
-        self._one = True
-        try:
-            yield
-        finally:
-            self._one, self._chosen = False, None
+    def only_one(self) -> AbstractContextManager[None]:
+        return self._comparison.on_one_device()
 
     def sample(self, trial: Trial, number: int) -> float:
         answer = self._ask({"sample": {"library": trial.library, "number": number, "repeat": 1}})
@@ -151,9 +153,16 @@ class RpcDevices(Devices):
             raise DeviceLostError("the remote device failed while it compared programs")
         return float(answer["samples"][0])
 
+    def time_probe(self) -> list[float]:
+        """The reference kernel's times now, on the device that was last chosen; none if it is not built or failed."""
+        if not self._probe_library:
+            return []
+        answer = self._ask({"probe": {"library": self._probe_library}})
+        return list(answer.get("probe", ())) if answer is not None else []
+
     def release(self, trial: Trial) -> None:
-        if trial.library in self._kept:
-            self._kept.discard(trial.library)
+        if trial.library in self._comparison.kept:
+            self._comparison.kept.discard(trial.library)
             self._ask({"forget": {"library": trial.library}})
         super().release(trial)
 
@@ -166,8 +175,8 @@ class RpcDevices(Devices):
     def _choose(self, trial: Trial) -> _Held | None:
         """An idle device; for another attempt, one that has not failed with this program if there is any."""
         connected = [held for held in self._held if held.connected]
-        if self._one and self._chosen in connected:
-            connected = [self._chosen] if self._chosen is not None else []
+        if self._comparison.is_on and self._comparison.chosen in connected:
+            connected = [self._comparison.chosen]
         failed = {attempt.address for attempt in trial.mishaps}
         others = {held.address for held in connected} - failed
         idle = [held for held in connected if held.trial is None]
@@ -185,7 +194,8 @@ class RpcDevices(Devices):
             held.address, held.deadline = message["address"], now + self._remote.device_seconds
         elif state == "connected":
             held.connected, held.deadline = True, math.inf
-            self._compare_threads(held.address, message["threads"])
+            held.server = ConnectedServer(**message)
+            self._compare_threads(held.server)
         elif state == "released":
             held.connected, held.released = False, True
         elif state == "preparing":
@@ -221,14 +231,13 @@ class RpcDevices(Devices):
         trial = held.take_trial()
         if trial is None:
             return None
-        if held is self._chosen and len(self._kept) > 1:
-            raise DeviceLostError(f"{mishap} on {held.address} while it compared programs")
+        self._comparison.lost(held, f"{mishap} on {held.address}")
         trial.mishaps.append(Attempt(mishap, held.address, message))
         return trial, conclude(trial.mishaps, self._remote.attempts)
 
     def _ask(self, request: dict[str, Any]) -> Answer | None:
         """The answer of the device that has the finalists; None if it has failed."""
-        held = self._chosen
+        held = self._comparison.chosen
         if held is None or held not in self._held:
             return None
         held.send(request)
@@ -281,11 +290,11 @@ class RpcDevices(Devices):
             return f"queued {waited:.0f} s in vain for {', '.join(servers)} with {where}"
         return ""
 
-    def _compare_threads(self, address: str, threads: int) -> None:
-        if threads != self._threads and address not in self._warned:
-            self._warned.add(address)
+    def _compare_threads(self, server: ConnectedServer) -> None:
+        if server.threads != self._threads and server.address not in self._warned:
+            self._warned.add(server.address)
             warnings.warn(
-                f"the server {address} runs code on {threads} threads, the target has {self._threads}: "
+                f"the server {server.address} runs code on {server.threads} threads, the target has {self._threads}: "
                 f"start it with --threads (ours) or TVM_NUM_THREADS (TVM's)",
                 stacklevel=2,
             )

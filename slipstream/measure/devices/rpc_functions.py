@@ -1,17 +1,22 @@
-"""What our RPC server offers beyond TVM's: timing with several copies of the weights, and waiting for a core."""
+"""What our RPC server offers beyond TVM's: timing with several copies of the weights, waiting for a core, and what
+hardware it has.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any
 
+from slipstream.machine.hardware import cpu_class
 from slipstream.measure.timing.noise import seconds_waited
 
 TIME_IN_TURN = "slipstream.time_in_turn"
 SECONDS_WAITED = "slipstream.seconds_waited"
+HARDWARE_CLASS = "slipstream.hardware_class"
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,10 @@ def time_in_turn(plan: str, module: Any, *tensors: Any) -> str:
     return json.dumps(seconds)
 
 
-def register() -> None:
-    """Let clients of this process call these functions."""
+def register(threads: int | None) -> None:
+    """Let clients of this process call these functions; programs run on so many `threads`, or on every core."""
     import tvm_ffi
 
     tvm_ffi.register_global_func(TIME_IN_TURN, time_in_turn, override=True)
     tvm_ffi.register_global_func(SECONDS_WAITED, seconds_waited, override=True)
+    tvm_ffi.register_global_func(HARDWARE_CLASS, partial(cpu_class, threads), override=True)

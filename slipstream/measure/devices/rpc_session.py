@@ -21,7 +21,7 @@ from tvm import rpc
 
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.devices.launcher import Arguments, Launcher, Loaded
-from slipstream.measure.devices.rpc_functions import SECONDS_WAITED, TIME_IN_TURN, Plan
+from slipstream.measure.devices.rpc_functions import HARDWARE_CLASS, SECONDS_WAITED, TIME_IN_TURN, Plan
 from slipstream.measure.devices.rpc_tracker import Grant, Tracker
 from slipstream.measure.lowering import packings_of, read_module
 from slipstream.measure.timing.cold_weights import copies_needed
@@ -60,7 +60,7 @@ def hold_device(options: RpcOptions, channel: Channel, files: list[int]) -> None
             session.close()
 
 
-def _use(channel: Channel, session: _Session, options: RpcOptions) -> bool:
+def _use(channel: Channel, session: Session, options: RpcOptions) -> bool:
     """Run programs on one session while it lasts. False if it broke."""
     while True:
         if not channel.is_readable(options.idle_seconds):
@@ -87,7 +87,7 @@ def _use(channel: Channel, session: _Session, options: RpcOptions) -> bool:
         channel.send({"state": "ran", **answer})
 
 
-def _acquire(channel: Channel, options: RpcOptions) -> _Session:
+def _acquire(channel: Channel, options: RpcOptions) -> Session:
     """A session with whichever server the tracker assigns, however long that takes."""
     while True:
         channel.send({"state": "acquiring"})
@@ -95,8 +95,9 @@ def _acquire(channel: Channel, options: RpcOptions) -> _Session:
             with Tracker(options.host, options.port) as tracker:
                 grant = tracker.request(options.key, channel)
             channel.send({"state": "connecting", "address": grant.address})
-            session = _Session(grant, options.longest_session, channel)
-            channel.send({"state": "connected", "address": grant.address, "threads": session.threads()})
+            session = Session(grant, options.longest_session, channel)
+            facts = {"threads": session.threads(), "hardware": session.hardware()}
+            channel.send({"state": "connected", "address": grant.address, **facts})
         except EOFError:
             raise
         except Exception as error:
@@ -108,7 +109,7 @@ def _acquire(channel: Channel, options: RpcOptions) -> _Session:
             return session
 
 
-class _Session:
+class Session:
     """One lease of a device."""
 
     def __init__(self, grant: Grant, longest: float, channel: Channel) -> None:
@@ -125,6 +126,10 @@ class _Session:
 
     def threads(self) -> int:
         return int(self._remote.get_function("runtime.NumThreads")())
+
+    def hardware(self) -> str:
+        """The class of the device's hardware; empty if the server is TVM's own, which does not say it."""
+        return self.launcher.hardware()
 
     def answers(self) -> bool:
         """Whether the server still answers."""
@@ -162,13 +167,19 @@ class RemoteLauncher(Launcher):
             return self.sample(**options)
         if job == "forget":
             return self.forget(**options)
-        probe = self._time_probe(options.pop("probe"))
+        if job == "probe":
+            return {"probe": self._time_probe(options["library"], 0.0)}
+        probe = self._time_probe(options.pop("probe"), PROBE_SECONDS)
         return {**self.launch(**options), "probe": probe}
 
     def clear(self) -> None:
         self._arguments.clear()
         self._kept.clear()
         self._probe = None
+
+    def hardware(self) -> str:
+        describe = self._function(HARDWARE_CLASS)
+        return "" if describe is None else str(describe())
 
     def _function(self, name: str) -> Any:
         try:
@@ -229,9 +240,9 @@ class RemoteLauncher(Launcher):
         seconds: list[float] = json.loads(self._time_in_turn(plan.to_json(), loaded.module, *loaded.tensors, *copies))
         return seconds
 
-    def _time_probe(self, library: str) -> list[float]:
-        """The reference kernel's times, if it was not timed lately and `library` is there."""
-        if not library or time.monotonic() - self._probed_at < PROBE_SECONDS:
+    def _time_probe(self, library: str, seconds: float) -> list[float]:
+        """The reference kernel's times, if it was not timed in the last so many seconds and `library` is there."""
+        if not library or time.monotonic() - self._probed_at < seconds:
             return []
         if self._probe is None:
             matrix = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, TargetError
 from slipstream.processes.channel import Channel
 
 _MAGIC = struct.pack("<i", 0x2F271)
@@ -119,6 +119,14 @@ class Tracker:
                 raise ConnectionResetError("connection closed")
             data += chunk
         return data
+
+
+def parse_address(text: str, option: str = "--rpc ") -> tuple[str, int]:
+    """`127.0.0.1:9190` → ("127.0.0.1", 9190). `option` is what the text was given for."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise TargetError(f"{option}{text!r} makes no sense: write it as HOST:PORT, such as 127.0.0.1:9190")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _how_to_start(port: int) -> str:

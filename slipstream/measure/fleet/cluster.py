@@ -36,7 +36,7 @@ class NoNodeError(Exception):
 class NodeHandle:
     """A node and this session's actor there. `free` of its builders have nothing to do; `devices` by their own names.
 
-    It is used from when it is `ready` until it is `lost`.
+    It is used from when it is `ready` until it is `lost`; `refused` if its actor said that it cannot be.
     """
 
     seen: SeenNode
@@ -45,6 +45,7 @@ class NodeHandle:
     devices: dict[str, str] = field(default_factory=dict)
     ready: bool = False
     lost: bool = False
+    refused: bool = False
 
 
 class Cluster:
@@ -60,6 +61,7 @@ class Cluster:
         self._send = send
         self._nodes: dict[str, NodeHandle] = {}
         self._not_before: dict[str, float] = {}
+        self._unusable: dict[str, str] = {}
         self._said: set[str] = set()
         self._waiting: deque[asyncio.Future[NodeHandle]] = deque()
         self._unavailable = ""
@@ -92,12 +94,15 @@ class Cluster:
         living = {node.id for node in seen}
         for handle in [handle for handle in self._nodes.values() if handle.seen.id not in living]:
             self.lose(handle, "it has left the cluster")
-        usable = [node for node in seen if not node.why_not]
+        usable = [node for node in seen if not node.why_not and node.id not in self._unusable]
+        unusable = [self._unusable[node.id] for node in seen if node.id in self._unusable]
         missing = ""
         if not any(node.devices.get(self._hardware) for node in usable):
             missing = f"no node of the fleet has a device of the class {self._hardware}"
         elif not any(node.builders for node in usable):
             missing = "no node of the fleet builds"
+        if missing and unusable:
+            missing += f" that can be used ({unusable[0]})"
         if missing != self._unavailable:
             self._report(unavailable=missing)
 
@@ -116,7 +121,7 @@ class Cluster:
             name=f"{seen.id[:12]}-{time.time_ns()}",
             namespace=NAMESPACE,
         )
-        handle = NodeHandle(seen, options.remote(self._target, self._limits, measures=bool(devices)))
+        handle = NodeHandle(seen, options.remote(self._target, self._limits, self._hardware if devices else ""))
         self._nodes[seen.id] = handle
         self._begin(self._wait_until_ready(handle))
 
@@ -127,6 +132,7 @@ class Cluster:
             return
         handle.devices = {f"{handle.seen.address}/{handle.seen.id[:6]}/{name}": name for name in devices}
         handle.ready, handle.free = True, handle.seen.builders
+        self._unusable.pop(handle.seen.id, None)
         self._report()
         self._hand_out()
 
@@ -138,7 +144,13 @@ class Cluster:
         self._nodes.pop(handle.seen.id, None)
         self._not_before[handle.seen.id] = time.monotonic() + _AGAIN_SECONDS
         what = "failed" if handle.ready else "could not be used"
-        self._send({"kind": "say", "text": f"node {handle.seen.address} ({handle.seen.id[:6]}) {what}: {why}"})
+        text = f"node {handle.seen.address} ({handle.seen.id[:6]}) {what}: {why}"
+        if handle.ready:
+            self._send({"kind": "say", "text": text})
+        else:
+            self._say(text)  # it is tried again and again
+            if handle.refused:
+                self._unusable[handle.seen.id] = why
         with contextlib.suppress(RayError):
             ray.kill(handle.actor)
         self._report()
@@ -173,7 +185,7 @@ class Cluster:
         except TimeoutError:
             why = f"it did not answer for {seconds:.0f} s"
         except Exception as error:
-            why = _one_line(error)
+            why, handle.refused = _one_line(error), True
         self.lose(handle, why)
         raise NodeLostError(f"node {handle.seen.address}: {why}")
 

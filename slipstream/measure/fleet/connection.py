@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import select
 import socket
 import struct
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slipstream.measure.fleet.ray_connection import ray_environment
 from slipstream.processes.channel import Channel, ChannelClosedError, Speaker
 from slipstream.processes.child import child_environment
 from slipstream.processes.fork_server import End, ForkServer, ServerLostError, WorkerProcess
@@ -91,7 +93,7 @@ class GatewayProcess:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=child_environment(RAY_USAGE_STATS_ENABLED="0"),
+            env=child_environment(**ray_environment()),
             start_new_session=True,  # Ctrl-C is for the owner to handle
         )
         theirs.close()
@@ -116,7 +118,7 @@ class GatewayProcess:
             self.send({"kind": "end", "name": name})
 
     def send(self, message: Message) -> None:
-        data = json.dumps(message).encode()
+        data = pickle.dumps(message)
         try:
             self._socket.sendall(_HEADER.pack(len(data)) + data)
         except OSError as error:
@@ -146,7 +148,7 @@ class GatewayProcess:
             end = begin + _HEADER.size + length
             if size < end:
                 break
-            self._note(json.loads(self._received[begin + _HEADER.size : end]))
+            self._note(pickle.loads(self._received[begin + _HEADER.size : end]))
             begin = end
         del self._received[:begin]
 
@@ -160,7 +162,9 @@ class GatewayProcess:
             logger.warning("%s", message["text"])
 
     def _last_line(self) -> str:
-        return (last_lines(self._log).splitlines() or ["it printed nothing"])[-1]
+        last = (last_lines(self._log).splitlines() or ["it printed nothing"])[-1]
+        # Ray ends a process that has not reached the head (its "GCS") for a minute.
+        return "the head of the cluster does not answer" if "connect to GCS" in last else last
 
     def close(self) -> None:
         """End it, and with it what the session has on the nodes. Safe to call twice."""

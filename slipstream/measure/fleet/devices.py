@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from slipstream.machine.hardware import class_of
 from slipstream.machine.target import Target
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
+from slipstream.measure.devices.base import Comparison, DeviceLostError, Devices, Outcome
 from slipstream.measure.fleet.connection import FleetServer, Mailbox
 from slipstream.measure.fleet.standing import Standings
 from slipstream.measure.timing.noise import MOST_WAITING
@@ -22,7 +22,8 @@ from slipstream.measure.types import Failure, FailureKind
 from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer, ServerLostError
 
-# Beyond a run's own limit, which its node keeps, and what the gateway waits: then the gateway has failed too.
+# Beyond a run's own limit, which its node keeps and an RPC device may use up twice, and what the gateway waits: then
+# the gateway has failed too.
 _ON_THE_WAY = 90.0
 _PROBE_SECONDS = 5.0
 # Failures of nodes say little about a program, which ran in a process of its own; but it may be what ends them.
@@ -65,7 +66,7 @@ class FleetDevices(Devices):
         remote, limits = config.remote, {"build_seconds": config.build_seconds, "run_seconds": config.run_seconds}
         if target.gpu is not None:
             self.build_cpu_seconds = config.build_cpu_seconds
-        self._options = {
+        self.options = {
             "address": address,
             "hardware": class_of(target),
             "target": asdict(target),
@@ -80,15 +81,12 @@ class FleetDevices(Devices):
         self._chosen_from: tuple[Any, int] = (None, 0)
         self._numbers = count(1)
         self._seen_at = time.monotonic()
-        # While finalists are compared: the device that has them.
-        self._one = False
-        self._chosen: _Device | None = None
-        self._kept: set[str] = set()
+        self._comparison = Comparison[_Device]()
 
     # Builders
 
     def start_server(self, prepare: str, options: dict[str, Any], memory_bytes: int) -> ForkServer:
-        return FleetServer(prepare, options, memory_bytes, self._options)
+        return FleetServer(prepare, options, memory_bytes, self.options)
 
     def attach(self, server: ForkServer) -> None:
         super().attach(server)
@@ -96,8 +94,8 @@ class FleetDevices(Devices):
         self._gateway = server.gateway
         self._devices.clear()
         self._idle.clear()
-        self._kept.clear()
-        self._chosen, self._chosen_from = None, (None, 0)
+        self._comparison.clear()
+        self._chosen_from = (None, 0)
         self._seen_at = time.monotonic()
 
     def builders(self, configured: int) -> int:
@@ -133,13 +131,10 @@ class FleetDevices(Devices):
     def start(self, trial: Trial, request: dict[str, Any], *, keep: bool) -> None:
         device = self._choose(trial)
         assert device is not None
-        if self._one:
-            self._chosen = device
-        if keep:
-            self._kept.add(trial.library)
+        self._comparison.started(device, trial.library, keep=keep)
         device.trial = trial
         del self._idle[device.name]
-        trial.start_running(self._config.run_seconds + _ON_THE_WAY)
+        trial.start_running(2 * self._config.run_seconds + _ON_THE_WAY)
         self._ask(device, "run", launch={**request, "keep": keep})
 
     def speakers(self) -> Sequence[Speaker]:
@@ -161,8 +156,7 @@ class FleetDevices(Devices):
 
     def _outcome(self, device: _Device, trial: Trial, answer: Answer, stderr: str) -> Outcome:
         if "lost" in answer:
-            if device is self._chosen and len(self._kept) > 1:
-                raise DeviceLostError(f"{device.name} failed while it compared programs: {answer['lost']}")
+            self._comparison.lost(device, f"{device.name} failed ({answer['lost']})")
             trial.mishaps.append(Mishap(device.name, answer["lost"]))
             if len(trial.mishaps) < _MOST_ATTEMPTS:
                 return None
@@ -172,7 +166,7 @@ class FleetDevices(Devices):
         if "failure" in answer:
             failure = failure_in(answer, stderr)
             others = self._usable - {device.name}
-            if failure.kind is FailureKind.WRONG_RESULT and not opinions and others and not self._one:
+            if failure.kind is FailureKind.WRONG_RESULT and not opinions and others and not self._comparison.is_on:
                 trial.mishaps.append(Mishap(device.name, failure.message, True, trial.plain))
                 return None  # another device is asked
             return failure
@@ -182,16 +176,11 @@ class FleetDevices(Devices):
         waited = answer.get("waited_seconds", 0.0) > MOST_WAITING * answer["run_seconds"]
         return {**answer, "noisy": waited or self._standings.is_busy(device.name)}
 
-    @contextmanager
-    def only_one(self) -> Iterator[None]:
-        self._one = True
-        try:
-            yield
-        finally:
-            self._one, self._chosen = False, None
+    def only_one(self) -> AbstractContextManager[None]:
+        return self._comparison.on_one_device()
 
     def sample(self, trial: Trial, number: int) -> float:
-        device = self._chosen
+        device = self._comparison.chosen
         if device is None:
             raise DeviceLostError("no device of the fleet holds the programs to compare")
         asked = self._ask(device, "sample", library=trial.library, number=number)
@@ -207,13 +196,12 @@ class FleetDevices(Devices):
 
     def release(self, trial: Trial) -> None:
         with suppress(ServerLostError):
-            if trial.library in self._kept:
-                self._kept.discard(trial.library)
+            if trial.library in self._comparison.kept:
+                self._comparison.kept.discard(trial.library)
                 for device in self._devices.values():
                     self._send("forget", device=device.name, library=trial.library)
-            if trial.library:
+            if trial.library:  # the gateway has it, there is no file
                 self._send("drop", library=trial.library)
-        super().release(trial)
 
     def abandon(self) -> None:
         """Forget what runs: the answers are not taken for those of other programs, since requests are numbered."""
@@ -227,8 +215,9 @@ class FleetDevices(Devices):
 
     def _choose(self, trial: Trial) -> _Device | None:
         """An idle device; for another attempt, one that has not failed with this program if there is any."""
-        if self._one and self._chosen is not None and self._chosen.name in self._gateway.state.devices:
-            return self._chosen if self._chosen.trial is None else None
+        chosen = self._comparison.chosen
+        if chosen is not None and chosen.name in self._gateway.state.devices:
+            return chosen if chosen.trial is None else None
         good = self._usable - {mishap.device for mishap in trial.mishaps} if trial.mishaps else self._usable
         good = good or self._usable
         return next((device for name, device in self._idle.items() if name in good), None)

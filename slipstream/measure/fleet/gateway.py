@@ -1,7 +1,7 @@
 """The process between a session and Ray: it hands work to nodes, and the work of nodes that failed to others.
 
 The session's own process forks, and a process with Ray in it, which has dozens of threads, is better not forked. It
-sends requests as JSON and gets answers in any order; libraries and arguments stay on this side. What a node was doing
+sends requests and gets answers in any order; libraries and arguments stay on this side. What a node was doing
 when it failed is done again elsewhere: a build from its beginning, a run when the session asks again.
 Started by `connection.py`, never by hand.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.measure.fleet.cluster import Cluster, NodeHandle, NodeLostError, NoNodeError
+from slipstream.measure.fleet.rpc_held import AROUND_A_RUN, RPC_DEVICE
 from slipstream.measure.types import FailureKind
 from slipstream.processes.child import die_with_parent
 from slipstream.statistics import median
@@ -64,6 +66,7 @@ class Gateway:
         self._build_seconds: float = options["limits"]["build_seconds"]
         context = _START_OF_GPU if options["target"]["gpu"] is not None else 0.0
         self._run_seconds: float = options["limits"]["run_seconds"] + context + _ON_THE_WAY
+        self._twice: float = options["limits"]["run_seconds"] + AROUND_A_RUN
         self._cluster = cluster(options, self._send)
         self._builds: dict[str, tuple[Build, asyncio.Task[None]]] = {}
         self._libraries: dict[str, tuple[bytes, str]] = {}
@@ -76,14 +79,14 @@ class Gateway:
         try:
             while True:
                 (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-                self._take(json.loads(await self._reader.readexactly(size)))
+                self._take(pickle.loads(await self._reader.readexactly(size)))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
             watching.cancel()
 
     def _send(self, message: Message) -> None:
-        data = json.dumps(message).encode()
+        data = pickle.dumps(message)
         self._writer.write(_HEADER.pack(len(data)) + data)
 
     def _take(self, message: Message) -> None:
@@ -199,18 +202,15 @@ class Gateway:
         stderr = ""
         try:
             node, own = self._cluster.device(device)
+            limit = self._run_seconds + (self._twice if own.startswith(RPC_DEVICE) else 0.0)
             if job == "run":
-                answer, stderr = await self._cluster.ask(
-                    node, self._run_seconds, "run", own, *self._run_arguments(message)
-                )
+                answer, stderr = await self._cluster.ask(node, limit, "run", own, *self._run_arguments(message))
             elif job == "sample":
-                answer = await self._cluster.ask(
-                    node, self._run_seconds, job, own, message["library"], message["number"]
-                )
+                answer = await self._cluster.ask(node, limit, job, own, message["library"], message["number"])
             elif job == "forget":
-                answer = await self._cluster.ask(node, self._run_seconds, job, own, message["library"])
+                answer = await self._cluster.ask(node, limit, job, own, message["library"])
             else:
-                answer = await self._cluster.ask(node, self._run_seconds, job, own)
+                answer = await self._cluster.ask(node, limit, job, own)
         except Exception as error:  # whatever it is, the session must not wait for an answer
             answer = {"lost": str(error) or type(error).__name__}
         self._send({"to": device, "id": message["id"], "answer": answer, "stderr": stderr})

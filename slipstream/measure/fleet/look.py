@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slipstream.errors import MissingDependencyError
+from slipstream.errors import MissingDependencyError, SlipstreamError
 from slipstream.measure.fleet.offer import SeenNode
-from slipstream.measure.fleet.ray_connection import NAMESPACE, FleetError, connect
+from slipstream.measure.fleet.ray_connection import NAMESPACE, FleetError, connect, ray_environment
 from slipstream.processes.child import child_environment
 
 _LOOK_SECONDS = 60.0
@@ -31,7 +31,7 @@ def look(address: str, *, stats: bool = False) -> list[NodeView]:
     """The nodes of the fleet at `address`; `FleetError` if there is no cluster."""
     require_ray()
     command = [sys.executable, "-m", __name__, address, *(["stats"] if stats else [])]
-    environment = child_environment(RAY_USAGE_STATS_ENABLED="0")
+    environment = child_environment(**ray_environment())
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LOOK_SECONDS)
     except subprocess.TimeoutExpired:
@@ -97,7 +97,7 @@ def main() -> None:
     """`python -m slipstream.measure.fleet.look ADDRESS [stats]`, the other side of `look`."""
     try:
         found = _see(sys.argv[1], "stats" in sys.argv[2:])
-    except FleetError as error:
+    except SlipstreamError as error:
         found = {"error": str(error)}
     print(_MARK + json.dumps(found), flush=True)
 

@@ -1,8 +1,8 @@
 """What a session's actor does on a node: build programs for it and, where the hardware is the target's, run them.
 
 Ray calls the methods from several threads. A build is a worker process of its own, named by the session, that answers
-one request after another; a run is one too, or goes to the process that has the GPU. Whatever a program does, it does
-not end the actor: if that ends, or raises, the node has failed.
+one request after another; a run is one too, or goes to the process that has the GPU or holds an RPC device. Whatever a
+program does, it does not end the actor: if that ends, or raises, the node has failed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.cpu import with_models_pool
 from slipstream.measure.devices.gpu_process import GpuProcess, HeldGpu
+from slipstream.measure.fleet.offer import GPUS, RPC
+from slipstream.measure.fleet.rpc_held import connect, rpc_devices
 from slipstream.measure.roles import PREPARE
 from slipstream.measure.timing.noise import PROBE_SECONDS
 from slipstream.measure.trial import Answer, Stage, Trial, answer_of
@@ -27,29 +29,32 @@ from slipstream.processes.channel import ChannelClosedError
 from slipstream.processes.fork_server import ForkServer, WorkerProcess
 
 CPU = "cpu"
-# In the environment of a node: its GPUs, since Ray hides them from an actor that asks for none.
-GPUS = "SLIPSTREAM_GPUS"
 _TICK_SECONDS = 0.05
 _MOST_ARENAS = 64
 _RUN_OPTIONS = ("layout", "best", "tolerance", "racing")
 
 
 class Node:
-    """Builds for `target`, and measures on this node's CPU or GPUs if it `measures`.
+    """Builds for `target`, and measures on this node's devices of the class `hardware`, unless that is empty: its CPU,
+    its GPUs, or the RPC devices that it is near.
 
     While a program runs on the CPU, the builders here are paused and no new one begins. `limits` are those of
     `MeasureConfig` in seconds; what memory a program may have is up to the node.
     """
 
-    def __init__(self, target: dict[str, Any], limits: dict[str, float], *, measures: bool) -> None:
+    def __init__(self, target: dict[str, Any], limits: dict[str, float], hardware: str) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, from the actor's share of the cores
         self._config = MeasureConfig(**limits)  # type: ignore[arg-type]
+        self._hardware, self._threads = hardware, target["threads"]
         is_gpu = target["gpu"] is not None
-        environment = {"CUDA_VISIBLE_DEVICES": ""} if is_gpu else with_models_pool() if measures else {}
-        self._server = ForkServer(PREPARE, {"target": target}, self._config.memory_bytes, environment)
-        gpus = os.environ.get(GPUS, "").split(",") if is_gpu and measures else []
+        where = os.environ.get(RPC, "") if hardware else ""
+        self._remote = rpc_devices(where, self._threads, self._config) if where else {}
+        self._has_cpu = bool(hardware) and not is_gpu and not where
+        gpus = os.environ.get(GPUS, "").split(",") if is_gpu and hardware else []
+        options = next((device.server_options for device in self._remote.values()), {})
+        environment = {"CUDA_VISIBLE_DEVICES": ""} if is_gpu else with_models_pool() if self._has_cpu else {}
+        self._server = ForkServer(PREPARE, {"target": target, **options}, self._config.memory_bytes, environment)
         self._gpus = {name: HeldGpu(name) for name in gpus}
-        self._devices = [CPU] if measures and not is_gpu else gpus
         self._builds: dict[str, Trial] = {}
         self._asked: set[str] = set()
         self._kept: dict[str, Trial | GpuProcess] = {}
@@ -62,10 +67,14 @@ class Node:
         self._lock, self._turn = threading.RLock(), threading.Lock()
         self._is_quiet = False
         self._server.wait_until_ready()
+        for name, device in self._remote.items():
+            device.attach(self._server, self._lock, name)
 
     def devices(self) -> list[str]:
-        """What it measures on: `CPU`, or GPUs as CUDA_VISIBLE_DEVICES names them."""
-        return self._devices
+        """What it measures on: `CPU`, GPUs as CUDA_VISIBLE_DEVICES names them, or RPC devices it could connect to."""
+        if self._remote:
+            return connect(self._remote, self._hardware, self._threads)
+        return [CPU] if self._has_cpu else list(self._gpus)
 
     def stats(self) -> dict[str, float]:
         """How many programs were built, run and failed here, the seconds since it began, and how many are built now."""
@@ -133,8 +142,11 @@ class Node:
         path = self._run_path(name)
         path.write_bytes(library)
         try:
+            here = {**launch, "library": str(path), "arena": f"/proc/{os.getpid()}/fd/{file}"}
             if device in self._gpus:
-                found = self._run_on_gpu(self._gpus[device], name, {**launch, "library": str(path), "arena": file})
+                found = self._run_on_gpu(self._gpus[device], name, here)
+            elif device in self._remote:
+                found = self._remote[device].run(name, here, module)
             else:
                 found = self._run_on_cpu(name, launch, path, module, file)
         finally:
@@ -146,7 +158,9 @@ class Node:
         """One more sample of a program that was kept."""
         kept, options = self._kept.get(library), {"number": number, "repeat": 1}
         found: Answer | Failure
-        if isinstance(kept, Trial):
+        if device in self._remote:
+            found = self._remote[device].sample(library, number)
+        elif isinstance(kept, Trial):
             with self._quiet():
                 found = self._ask(kept, {"sample": options}, self._config.run_seconds)
         elif kept is not None and kept is self._gpus[device].process:
@@ -159,7 +173,9 @@ class Node:
     def forget(self, device: str, library: str) -> Answer:
         """Free a program that was kept."""
         kept = self._kept.pop(library, None)
-        if isinstance(kept, Trial):
+        if device in self._remote:
+            self._remote[device].forget(library)
+        elif isinstance(kept, Trial):
             self._discard(kept)
         elif kept is not None and kept is self._gpus[device].process:
             self._ask_gpu(self._gpus[device], {"forget": {"library": str(self._run_path(library))}})
@@ -169,6 +185,8 @@ class Node:
         """Time the reference kernel alone."""
         if device in self._gpus:
             return {"probe": []}
+        if device in self._remote:
+            return {"probe": self._remote[device].probe()}
         with self._quiet():
             return {"probe": self._time_probe(0.0)}
 
@@ -192,7 +210,6 @@ class Node:
 
     def _run_on_gpu(self, gpu: HeldGpu, name: str, launch: dict[str, Any]) -> Answer | Failure:
         process = gpu.process
-        launch = {**launch, "arena": f"/proc/{os.getpid()}/fd/{launch['arena']}"}
         found = self._ask_gpu(gpu, {"launch": launch})
         if launch["keep"] and not isinstance(found, Failure):
             self._kept[name] = process

@@ -10,6 +10,10 @@ from typing import Any
 
 from slipstream.version import VERSION
 
+# In the environment of a node: its GPUs, since Ray hides them from an actor that asks for none.
+GPUS = "SLIPSTREAM_GPUS"
+# And of one near RPC devices: the tracker's HOST:PORT and their key.
+RPC = "SLIPSTREAM_RPC"
 # Every node of ours has one: a session that uses the node holds it.
 NODE = "slipstream"
 _CLASS = "slipstream-"
@@ -29,10 +33,15 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Offer:
-    """`builders` programs are built there at a time; `devices` are counted by their hardware class."""
+    """`builders` programs are built there at a time; `devices` are counted by their hardware class.
+
+    They are the node's own, its GPUs as `gpus` names them, or behind an RPC tracker: `rpc` is its HOST:PORT and a key.
+    """
 
     builders: int
     devices: Mapping[str, int]
+    gpus: str = ""
+    rpc: str = ""
 
     def resources(self) -> dict[str, int]:
         """Beside Ray's own CPUs, of which there is one for each builder."""
@@ -40,6 +49,10 @@ class Offer:
 
     def labels(self) -> dict[str, str]:
         return {f"{_LABEL}{name}": value for name, value in versions().items()}
+
+    def environment(self) -> dict[str, str]:
+        """What a session's actor there has to find."""
+        return {GPUS: self.gpus, RPC: self.rpc}
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,22 @@ def offer_of_this_machine(builders: int | None = None, *, measures: bool = True)
     from slipstream.machine.target import available_cores
 
     devices: dict[str, int] = {}
+    name, gpus = gpu_class() if measures else ("", ())
     if measures:
-        name, gpus = gpu_class()
         devices = {cpu_class(): 1} | ({name: len(gpus)} if gpus else {})
-    return Offer(available_cores() if builders is None else builders, devices)
+    return Offer(available_cores() if builders is None else builders, devices, ",".join(gpus))
+
+
+def offer_near_rpc(rpc: str, key: str, builders: int | None = None) -> Offer:
+    """The same with the devices registered under `key` with the tracker at `rpc` in place of its own; `DeviceError` if
+    they do not say what hardware they are.
+    """
+    from slipstream.machine.target import available_cores
+    from slipstream.measure.devices.rpc_tracker import Tracker, parse_address
+    from slipstream.measure.fleet.rpc_hardware import class_of_server
+
+    where = parse_address(rpc)
+    with Tracker(*where) as tracker:
+        count = len(tracker.servers(key))
+    devices = {class_of_server(*where, key): count}
+    return Offer(available_cores() if builders is None else builders, devices, rpc=f"{rpc} {key}")

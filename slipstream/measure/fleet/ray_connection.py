@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import logging
 import os
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import MissingDependencyError, SlipstreamError
 
 NAMESPACE = "slipstream"
 LOOPBACK = "127.0.0.1"
+TOKEN = Path.home() / ".ray" / "auth_token"
 _KNOCK_SECONDS = 3.0
-# Ray reports how it is used to its makers unless told not to.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+_CLIENT = "ray://"
+
+
+def has_token() -> bool:
+    """Whether Ray finds a token that is shared with the nodes of a cluster."""
+    return TOKEN.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+
+
+def ray_environment() -> dict[str, str]:
+    """For every process with Ray: no reports to its makers, and where there is a token, it is used and asked for."""
+    environment = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if "RAY_AUTH_MODE" not in os.environ and has_token():
+        environment["RAY_AUTH_MODE"] = "token"
+    return environment
 
 
 class FleetError(SlipstreamError):
@@ -35,19 +50,34 @@ def connect(address: str) -> None:
 
     if ray.is_initialized():
         return
+    remedy = "start one with 'slipstream fleet start', and 'slipstream fleet join' on each node"
     try:
         found = services.get_ray_address_from_environment(address, None) if address == "auto" else address
         if found is None:
             raise ConnectionError("none runs on this machine")
-        knock(found.removeprefix("ray://"))
-        if not address.startswith("ray://"):
+        _check_client(found)
+        knock(found.removeprefix(_CLIENT))
+        remedy = f"something listens there; if it is a cluster with a token, copy that to {TOKEN}"
+        if not found.startswith(_CLIENT):
             _stay_on_loopback(found)
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except SlipstreamError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         why = lines[0] if lines else type(error).__name__
-        remedy = "start one with 'slipstream fleet start', and 'slipstream fleet join' on each node"
         raise FleetError(f"no Ray cluster at {address} ({why}): {remedy}") from error
+
+
+def _check_client(address: str) -> None:
+    """Refuse what Ray's client cannot do, where it would wait for minutes."""
+    if not address.startswith(_CLIENT):
+        return
+    if importlib.util.find_spec("grpc") is None:
+        raise MissingDependencyError(f"{address} needs Ray's client: pip install 'ray[client]'")
+    if is_loopback(address.removeprefix(_CLIENT).rpartition(":")[0]):
+        # Its server calls the cluster at this machine's outer address, where one on loopback does not listen.
+        raise FleetError(f"Ray's client does not reach a cluster on loopback, {address}: use auto or HOST:PORT there")
 
 
 def knock(address: str) -> None:

@@ -12,26 +12,29 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from slipstream.measure.fleet.look import NodeView, look, require_ray
-from slipstream.measure.fleet.node import GPUS
 from slipstream.measure.fleet.offer import Offer
-from slipstream.measure.fleet.ray_connection import LOOPBACK, FleetError, is_loopback, knock
+from slipstream.measure.fleet.ray_connection import (
+    LOOPBACK,
+    TOKEN,
+    FleetError,
+    has_token,
+    is_loopback,
+    knock,
+    ray_environment,
+)
 
 _START_SECONDS = 60.0
 _RAY = "slipstream.measure.fleet.ray_connection"
-_TOKEN = Path.home() / ".ray" / "auth_token"
 
 
 def check_token(host: str) -> None:
     """Refuse to listen to other machines without a token that they have to have, unless that was asked for."""
-    asked = os.environ.get("RAY_AUTH_MODE")
-    has_token = _TOKEN.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if not is_loopback(host) and asked is None and not has_token:
+    if not is_loopback(host) and os.environ.get("RAY_AUTH_MODE") is None and not has_token():
         raise FleetError(
             f"whoever reaches {host} could run any code here: make a token with 'ray get-auth-token --generate' and "
-            f"copy {_TOKEN} to every node, or set RAY_AUTH_MODE=disabled on a network you trust"
+            f"copy {TOKEN} to every node, or set RAY_AUTH_MODE=disabled on a network you trust"
         )
 
 
@@ -63,7 +66,7 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
     command += [f"--node-ip-address={host}"] if host is not None else []
     name = f"{socket.gethostname()}-{os.getpid()}"
     command.append(f"--node-name={name}")
-    environment = {**os.environ, GPUS: _gpus(offer), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **(offer.environment() if offer is not None else {}), **ray_environment()}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -77,12 +80,6 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _gpus(offer: Offer | None) -> str:
-    from slipstream.machine.hardware import gpu_class
-
-    return "" if offer is None else ",".join(gpu_class()[1])
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: object, name: str) -> list[NodeView]:
