@@ -283,7 +283,7 @@ def _run_probe(measure: bool) -> None:
     if measure:
         _report(peak_flops=measure_peak_flops(target))
         halves = replace(target, dtype="float16")
-        _report(peak_half_flops=measure_peak_flops(halves) if target.has_half_arithmetic else 0.0)
+        _report(peak_half_flops=measure_peak_flops(halves) if target.has_arithmetic_in("float16") else 0.0)
         _report(peak_integer_ops=measure_peak_integer_ops(target))
         _report(bandwidth=measure_bandwidth(target))
     _probe_gpu(measure)

@@ -22,6 +22,7 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     facts = {"import_seconds": time.monotonic() - began}
     from slipstream.machine.cuda import CudaDevice
     from slipstream.machine.target import Target
+    from slipstream.machine.tiles import allow_tiles
     from slipstream.measure import worker
 
     settings: dict[str, Any] = options["target"]
@@ -29,6 +30,8 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     if settings["gpu"] is not None:
         settings["gpu"] = CudaDevice(**settings["gpu"])
     target = Target(**settings)
+    if target.has_tiles:
+        allow_tiles()
     worker.warm_up(target)
     work = partial(worker.work, target)
     roles: dict[str, Role] = {"build": work, "reference": work}
