@@ -99,13 +99,13 @@ def run(func: Any, given: list[Array], like: Array, dtype: str) -> Array:
     "sizes",
     [
         (8, 8, 64, 32, 1),
-        (4, 28, 128, 64, 1),
+        pytest.param((4, 28, 128, 64, 1), marks=pytest.mark.slow),
         (14, 14, 48, 40, 3),  # columns that fill no tile
         (7, 7, 64, 48, 3),
         (6, 28, 64, 32, 3, 2),
-        (4, 20, 96, 24, 1, 2),
+        pytest.param((4, 20, 96, 24, 1, 2), marks=pytest.mark.slow),
         (12, 32, 3, 32, 3, 2),  # rows within rows of pixels
-        (5, 12, 20, 16, 1),
+        pytest.param((5, 12, 20, 16, 1), marks=pytest.mark.slow),
     ],
 )
 def test_convolutions_of_bytes_are_exact(tiles: Tiles, sizes: tuple[int, ...]) -> None:
@@ -217,7 +217,9 @@ def relative_error(proto: onnx.ModelProto, target: Target) -> float:
     return float(np.sqrt(np.square(np.asarray(actual) - expected).mean() / np.square(expected).mean()))
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("strided", "odd", "pooled"))) for name in MODELS]
+)
 def test_bfloat16_rounds_to_eight_digits(tiles: Tiles, name: str) -> None:
     """Every factor and every result is wrong by 2**-9 at most, sums are in float32."""
     products = tiles.counts.products if tiles.counts is not None else 0
@@ -228,7 +230,7 @@ def test_bfloat16_rounds_to_eight_digits(tiles: Tiles, name: str) -> None:
         assert (tiles.counts.products > products) == (name != "depthwise")
 
 
-@pytest.mark.parametrize("name", ["3x3", "attention", "pooled"])
+@pytest.mark.parametrize("name", ["3x3", "pooled", pytest.param("attention", marks=pytest.mark.slow)])
 def test_bfloat16_without_an_instruction_is_right_too(name: str) -> None:
     plain = {"x86_64": "cpu:x86-64", "aarch64": "cpu:generic"}[HERE.architecture]
     assert 1e-4 < relative_error(MODELS[name](), replace(resolve_target(plain, threads=2), dtype="bfloat16")) < 6e-3
