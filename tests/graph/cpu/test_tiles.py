@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import tvm
 from onnx import TensorProto as T
 from tvm import te
 
+import slipstream
 from slipstream.artifact.runtime import TvmExecutor
 from slipstream.frontends import load_model
 from slipstream.graph.build import apply_programs, build
@@ -35,6 +37,7 @@ from slipstream.graph.cpu.tile_schedule import tile_sketch
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.operators import extract_operators
 from slipstream.graph.prepare import prepare
+from slipstream.machine import target as target_module
 from slipstream.machine.dot_product import AVX512_VNNI, dot_product_of, tile_operation_of
 from slipstream.machine.target import Target, lacking_features, resolve_target
 from slipstream.program.space import Space
@@ -283,3 +286,27 @@ def test_which_instruction_a_target_has() -> None:
     assert found is not None
     assert (found.name, found.most_depth) == ("tdpbusd", 64)
     assert MOST_SUMS == 6
+
+
+@pytest.mark.slow
+def test_a_compiled_model_configures_tiles_in_its_own_threads(
+    tiles: Tiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Through the library and the thread pool of an artifact, and verified."""
+    if tiles.counts is not None:
+        features = (*TILES, "avx512bf16")
+        target = replace(HERE, features=tuple({*HERE.features, *features}))
+        monkeypatch.setattr(target_module, "_cpu_target", lambda name, threads: replace(target, threads=threads))
+        known = target_module.host_features() | {feature.replace("-", "") for feature in features}
+        monkeypatch.setattr(target_module, "host_features", lambda: known)
+    onnx.save(MODELS["3x3"](), str(tmp_path / "model.onnx"))
+    slipstream.compile(str(tmp_path / "model.onnx"), tmp_path / "compiled", dtype="bfloat16", threads=2)
+    loaded = slipstream.load(tmp_path / "compiled")
+    assert loaded.manifest.dtype == "bfloat16"
+    (check,) = loaded.manifest.verification.outputs
+    assert 0 < check.max_relative < check.tolerance
+    if tiles.counts is not None:
+        before = tiles.counts.products
+        loaded({"x": np.ones((1, 64, 9, 16), np.float32)})
+        assert tiles.counts.products > before
+        assert tiles.counts.faults == 0
