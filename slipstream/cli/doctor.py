@@ -90,6 +90,9 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("", f"{machine.peak_half_flops / 1e9:.0f} GFLOP/s in float16 on {machine.cores} cores"))
     elif machine.peak_half_flops is not None:
         rows.append(("float16", "no arithmetic in it: --dtype float16 is refused, float32 or int8 are what to use"))
+    if machine.peak_bfloat16_flops is not None:
+        by = "AMX" if "amx-bf16" in machine.features else "AVX512-BF16"
+        rows.append(("", f"{machine.peak_bfloat16_flops / 1e9:.0f} GFLOP/s in bfloat16 by {by}"))
     if machine.integer_instruction == "":
         rows.append(("int8", "no instruction for 8-bit dot products: quantised models run in ordinary multiplications"))
     elif machine.peak_integer_ops is not None:

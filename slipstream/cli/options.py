@@ -74,8 +74,8 @@ dtype_option = click.option(
     default="float32",
     show_default=True,
     metavar="float32|float16|bfloat16|tf32|int8",
-    help="What a float32 model's products are computed in: int8 (see --calibration) or float16 on a CPU, float16, "
-    "bfloat16 or tf32 on a GPU.",
+    help="What a float32 model's products are computed in: int8 (see --calibration), float16 or bfloat16 on a CPU, "
+    "float16, bfloat16 or tf32 on a GPU.",
 )
 input_data_option = click.option(
     "--input-data",

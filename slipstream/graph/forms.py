@@ -1,4 +1,4 @@
-"""The forms of an operator: as it stands and, for a 3x3 convolution, by Winograd's method.
+"""The forms of an operator: as it stands, in vectors or in tiles, and, for a 3x3 convolution, by Winograd's method.
 
 A form is a function that computes the same in other blocks. Our sketches start from one form or another and are
 searched side by side. Which of them an operator has untuned is decided here, by a rule from measurements
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.default_schedule import default_sketch, schedule_default
+from slipstream.graph.cpu.tile_schedule import tile_sketch
 from slipstream.graph.schedule_blocks import start_schedule
 from slipstream.graph.winograd.form import Convolution, find_convolution, winograd_form
 from slipstream.graph.winograd.schedule import NEAR_BYTES, schedule_winograd
@@ -59,8 +60,18 @@ def untuned_start(func: tirx.PrimFunc, target: Target) -> Start | None:
 
 
 def direct_start(func: tirx.PrimFunc, target: Target) -> Start | None:
-    """The default program of the operator as it stands."""
+    """The default program of the operator as it stands: with products of tiles where it can have them."""
+    return _tile_start(func, target) or vector_start(func, target)
+
+
+def vector_start(func: tirx.PrimFunc, target: Target) -> Start | None:
+    """The same without tiles."""
     schedule = default_sketch(func, target)
+    return None if schedule is None else Start(DIRECT, schedule)
+
+
+def _tile_start(func: tirx.PrimFunc, target: Target) -> Start | None:
+    schedule = tile_sketch(func, target)
     return None if schedule is None else Start(DIRECT, schedule)
 
 
@@ -100,7 +111,9 @@ def _winograd_start(func: tirx.PrimFunc, form: str, by_tiles: bool, target: Targ
 
 
 def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
-    """The Winograd sketch to prefer to the direct convolution, where one is clearly faster."""
+    """The sketch to prefer to the one in vectors: of tiles, or Winograd's where that is clearly faster."""
+    if (tiled := _tile_start(func, target)) is not None:
+        return tiled
     convolution = find_convolution(func)
     if convolution is None or not _is_worthwhile(convolution, target):
         return None

@@ -20,8 +20,9 @@ from slipstream.graph import fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.half_elements import compute_in_halves
-from slipstream.graph.cpu.half_sums import sum_halves
+from slipstream.graph.cpu.half_sums import HALF, sum_halves
 from slipstream.graph.cpu.integer_products import use_integers
+from slipstream.graph.cpu.pair_products import use_pairs
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
@@ -68,8 +69,11 @@ def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 def _use_halves(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     if not target.is_half:
         return mod
-    stored = store_in(mod, target.dtype)
-    return stored if target.gpu else map_prim_funcs(stored, lambda func: compute_in_halves(sum_halves(func)))
+    # A CPU converts bfloat16 in several instructions.
+    stored = store_in(mod, target.dtype, with_maxima=target.gpu is not None or target.dtype == HALF)
+    if target.gpu is not None or target.dtype != HALF:
+        return stored
+    return map_prim_funcs(stored, lambda func: compute_in_halves(sum_halves(func)))
 
 
 def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -138,6 +142,11 @@ PASSES: tuple[Pass, ...] = (
         "integer products",
         "on a CPU: convolutions and matmuls of 8-bit tensors in integers, weights packed for its dot products",
         use_integers,
+    ),
+    Pass(
+        "pairs of products",
+        "in bfloat16 on a CPU: weights of convolutions and matmuls in pairs, which its instructions multiply at once",
+        use_pairs,
     ),
     Pass(
         "whole vectors",

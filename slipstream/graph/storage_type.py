@@ -1,7 +1,7 @@
 """Half precision as a type of storage: operators exchange float16 or bfloat16 and compute in float32.
 
 Of a contraction both operands are rounded, because tensor cores multiply halves; products are added up in float32. On a
-CPU `graph/cpu/half_sums.py` changes that.
+CPU `graph/cpu/half_sums.py` changes that for float16.
 Everything else, such as norms, softmax and activations, is computed in float32 inside its kernel. Weights are rounded
 at compile time. The model's inputs and outputs keep their types, as do small constants, such as a bias.
 """
@@ -27,10 +27,11 @@ _LARGE_CONSTANT = 1 << 16
 _EXACT = ("max", "min")  # reductions that rounding on the way does not change
 
 
-def store_in(mod: tvm.IRModule, half: str) -> tvm.IRModule:
-    """A fused module whose kernels exchange tensors of type `half` in the place of float32."""
+def store_in(mod: tvm.IRModule, half: str, *, with_maxima: bool = True) -> tvm.IRModule:
+    """A fused module whose kernels exchange tensors of type `half` in the place of float32; maxima are found in it too,
+    unless converting costs more."""
     main = mod["main"]
-    change = _Exchange(mod, half)
+    change = _Exchange(mod, half, _EXACT if with_maxima else ())
     blocks = [type(block)([change.binding(binding) for binding in block.bindings]) for block in main.body.blocks]
     changed = relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, attrs=main.attrs)
     change.builder.update_func(mod.get_global_var("main"), changed)
@@ -40,9 +41,9 @@ def store_in(mod: tvm.IRModule, half: str) -> tvm.IRModule:
 class _Exchange:
     """Rewrites the bindings of `main`, in their order."""
 
-    def __init__(self, mod: tvm.IRModule, half: str) -> None:
+    def __init__(self, mod: tvm.IRModule, half: str, in_half: tuple[str, ...]) -> None:
         self.builder = relax.BlockBuilder(mod)
-        self._mod, self._half = mod, half
+        self._mod, self._half, self._in_half = mod, half, in_half
         self._narrow = _exchanged(mod)
         self._new: dict[Any, Any] = {}
         self._variants: dict[tuple[Any, tuple[bool, ...]], Any] = {}
@@ -74,7 +75,7 @@ class _Exchange:
         ]
         key = (function, (*halved, str(var.ty.dtype) == self._half))
         if key not in self._variants:
-            variant = in_storage_type(func, key[1], self._half)
+            variant = in_storage_type(func, key[1], self._half, self._in_half)
             self._variants[key] = self.builder.add_func(variant, function.name_hint)
         given = [
             _rounded_constant(a, self._half) if is_half and is_constant(a) else self._new.get(a, a)
@@ -137,8 +138,11 @@ def _rounded_constant(constant: Any, half: str) -> Any:
     return relax.const(tvm.runtime.tensor(values.astype(ml_dtypes.bfloat16)))
 
 
-def in_storage_type(func: tirx.PrimFunc, halved: tuple[bool, ...], half: str) -> tirx.PrimFunc:
-    """`func` with the parameters that `halved` says, and the operands of contractions, in type `half`."""
+def in_storage_type(
+    func: tirx.PrimFunc, halved: tuple[bool, ...], half: str, in_half: tuple[str, ...] = _EXACT
+) -> tirx.PrimFunc:
+    """`func` with the parameters that `halved` says, the operands of contractions and reductions `in_half` in type
+    `half`."""
     root = func.body.block
     operands = _operands(func)
     new = {
@@ -153,7 +157,7 @@ def in_storage_type(func: tirx.PrimFunc, halved: tuple[bool, ...], half: str) ->
         if is_inner and isinstance(store.value, TensorLoad) and store.value.source in new:
             new.setdefault(store.buffer, _buffer(store.buffer, half))  # what only moves halves is halves
     result, allocated, after = func.params[-1], [], []
-    if result in new and any(b.writes(result) and b.reductions and b.reducer not in _EXACT for b in blocks_of(func)):
+    if result in new and any(b.writes(result) and b.reductions and b.reducer not in in_half for b in blocks_of(func)):
         # A running total must not be rounded each time: it is copied into the result once.
         new[result] = tirx.decl_buffer(list(result.ty.shape), _FLOAT, f"{result.name}_sum")
         allocated, after = [new[result]], [rounding_copy(new[result], parameters[-1], half)]

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.machine.cpu import Gpu, cpu_model, gpus
-from slipstream.machine.dot_product import dot_product_of
+from slipstream.machine.dot_product import dot_product_of, tile_operation_of
 from slipstream.machine.hardware import describe_cpu, hardware_class
-from slipstream.machine.target import available_cores, resolve_target
+from slipstream.machine.target import Target, available_cores, resolve_target
 from slipstream.processes.child import child_environment
 
 _OLDEST_PYTHON = (3, 11)
@@ -63,8 +63,8 @@ class Machine:
     """`target` and `features` are unknown where TVM does not work; so is what was not to be measured.
 
     `integer_instruction` computes 8-bit dot products; empty where the CPU has none. `peak_half_flops` are of float16, 0
-    where the CPU has no arithmetic in it. `hardware_class` is what nodes of a fleet have to share for their
-    measurements to be comparable.
+    where the CPU has no arithmetic in it; `peak_bfloat16_flops` are None then. `hardware_class` is what a fleet's nodes
+    have to share for their measurements to be comparable.
     """
 
     cpu: str
@@ -77,6 +77,7 @@ class Machine:
     hardware_class: str | None = None
     peak_flops: float | None = None
     peak_half_flops: float | None = None
+    peak_bfloat16_flops: float | None = None
     integer_instruction: str | None = None
     peak_integer_ops: float | None = None
     bandwidth: float | None = None
@@ -278,15 +279,23 @@ def _run_probe(measure: bool) -> None:
     tvm.ir.save_json(tvm.IRModule())
     _report(passed=2)
     target = resolve_target()
-    _report(target=str(target), features=target.features, integer_instruction=dot_product_of(target).name)
+    _report(target=str(target), features=target.features, integer_instruction=_integer_instruction(target))
     _report(hardware_class=hardware_class(describe_cpu(target)))
     if measure:
         _report(peak_flops=measure_peak_flops(target))
         halves = replace(target, dtype="float16")
-        _report(peak_half_flops=measure_peak_flops(halves) if target.has_half_arithmetic else 0.0)
+        _report(peak_half_flops=measure_peak_flops(halves) if target.has_arithmetic_in("float16") else 0.0)
+        if target.has_arithmetic_in("bfloat16"):
+            _report(peak_bfloat16_flops=measure_peak_flops(replace(target, dtype="bfloat16")))
         _report(peak_integer_ops=measure_peak_integer_ops(target))
         _report(bandwidth=measure_bandwidth(target))
     _probe_gpu(measure)
+
+
+def _integer_instruction(target: Target) -> str:
+    dot = dot_product_of(target)
+    tiles = tile_operation_of(target, dot.data_type)
+    return dot.name if tiles is None else "AMX"
 
 
 def _probe_gpu(measure: bool) -> None:

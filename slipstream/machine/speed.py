@@ -9,13 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
-from slipstream.machine.dot_product import DotProduct, dot_product_of
+from slipstream.machine.dot_product import (
+    COLUMNS,
+    TILE_REGISTERS,
+    TILE_ROWS,
+    DotProduct,
+    TileOperation,
+    dot_product_of,
+    tile_operation_of,
+)
 from slipstream.machine.target import Target
 
 # Half a millisecond of work: far more than a call costs, far less than the scheduler lets a thread run.
 _STEPS = 100_000
 _PEAK_CALLS = 50
 _FLOP_PER_MULTIPLY_ADD = 2
+# A product of tiles takes 16 cycles.
+_TILE_SUMS, _TILE_STEPS = 6, 10_000
 
 _STREAMED_BYTES = 512 * 2**20
 _LARGEST_SHARE_OF_MEMORY = 4
@@ -25,7 +35,7 @@ _FLOAT_BYTES = 4
 
 def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
     """FLOP/s that `target.threads` cores reach together on multiply-adds in vector registers: of float16 if the target
-    computes in it, else of float32.
+    computes in it, of tiles of bfloat16 if it has these and computes in it, else of float32.
 
     It is timed while the cores are running it, so other work on the machine hardly lowers it. Cores that are
     two threads of one physical core share its peak.
@@ -33,6 +43,9 @@ def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
     import numpy as np
     import tvm
 
+    tiles = tile_operation_of(target, target.dtype)
+    if tiles is not None:
+        return measure_peak_tiles(target, tiles, seconds)
     # Sums for all registers but the factor's and, on a CPU that cannot fuse, the product's.
     shape = (target.vector_registers - 2, target.vector_elements)
     dtype = "float16" if target.dtype == "float16" else "float32"
@@ -50,11 +63,14 @@ def measure_peak_flops(target: Target, seconds: float = 0.5) -> float:
 
 def measure_peak_integer_ops(target: Target, seconds: float = 0.5) -> float:
     """The same for 8-bit dot products, a multiplication and an addition counting one each; 0 without such an
-    instruction."""
+    instruction. With tiles, theirs."""
     import numpy as np
     import tvm
 
     dot = dot_product_of(target)
+    tiles = tile_operation_of(target, dot.data_type)
+    if tiles is not None:
+        return measure_peak_tiles(target, tiles, seconds)
     if not dot.instruction:
         return 0.0
     shape = (target.vector_registers - 2, dot.lanes)
@@ -67,6 +83,24 @@ def measure_peak_integer_ops(target: Target, seconds: float = 0.5) -> float:
 
     calls_per_second = _call_rate(kernel, arguments, _cores(target), _PEAK_CALLS, seconds)
     return calls_per_second * start.size * dot.group * _STEPS * _FLOP_PER_MULTIPLY_ADD
+
+
+def measure_peak_tiles(target: Target, operation: TileOperation, seconds: float = 0.5) -> float:
+    """The same for products of whole tiles."""
+    import numpy as np
+    import tvm
+
+    kernel = _compile(_tile_products(operation), target)
+    # Palette 1, and for each of the registers 64 bytes in a row and 16 rows.
+    table = np.zeros(64, np.uint8)
+    table[0], table[16:32:2], table[48:56] = 1, 64, TILE_ROWS
+
+    def arguments() -> list[Any]:
+        return [tvm.runtime.tensor(table), tvm.runtime.tensor(np.zeros((TILE_ROWS, 64), np.uint8))]
+
+    calls_per_second = _call_rate(kernel, arguments, _cores(target), _PEAK_CALLS, seconds)
+    products = _TILE_SUMS * TILE_ROWS * COLUMNS * operation.most_depth
+    return calls_per_second * products * _TILE_STEPS * _FLOP_PER_MULTIPLY_ADD
 
 
 def measure_bandwidth(target: Target, seconds: float = 1.0, size: int = _STREAMED_BYTES) -> float:
@@ -147,6 +181,32 @@ def _dot_products(chains: int, dot: DotProduct) -> Any:
                 ir.buffer_store(register, value, whole)
         for chain, register in enumerate(registers):
             ir.buffer_store(sums, register.vload([0], f"int32x{lanes}"), [chain, tirx.Ramp(0, 1, lanes)])
+    return builder.get()
+
+
+def _tile_products(operation: TileOperation) -> Any:
+    """main(table, factor): `_TILE_STEPS` times, each tile of sums adds the product of two others."""
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as ir
+
+    def instruction(name: str, *operands: Any) -> None:
+        numbers = [tirx.IntImm("int8", each) if isinstance(each, int) else each for each in operands]
+        ir.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}", *numbers))
+
+    with IRBuilder() as builder, ir.prim_func(s_tir=True):
+        ir.func_name("main")
+        table = ir.arg("table", ir.buffer((64,), "uint8"))
+        factor = ir.arg("factor", ir.buffer((TILE_ROWS, 64), "uint8"))
+        instruction("ldtilecfg", tirx.address_of(table[0]))
+        for number in range(_TILE_SUMS):
+            instruction("tilezero", number)
+        for number in range(_TILE_SUMS, TILE_REGISTERS):
+            instruction("tileloadd64", number, tirx.address_of(factor[0, 0]), tirx.IntImm("int64", 64))
+        with ir.serial(_TILE_STEPS):
+            for number in range(_TILE_SUMS):
+                instruction(operation.name, number, _TILE_SUMS, _TILE_SUMS + 1)
+        instruction("tilerelease")
     return builder.get()
 
 

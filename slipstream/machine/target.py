@@ -15,14 +15,19 @@ from typing import Any
 
 from slipstream.errors import TargetError
 from slipstream.machine.cuda import CudaDevice, find_device, from_target_json, parse_device
+from slipstream.machine.tiles import allow_tiles
 
 # LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
 _CPUINFO_NAMES = {"dotprod": "asimddp", "fullfp16": "asimdhp", "neon": "asimd"}
+_TILES = "amx_tile"
 DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Types that need tensor cores of this architecture or a later one.
 _AMPERE = 80
-# The feature of each architecture with which vectors of float16 are multiplied and added.
-_HALF_ARITHMETIC = {"aarch64": "fullfp16", "x86_64": "avx512fp16"}
+# The feature of each architecture with which vectors of a short type are multiplied and added.
+_SHORT_ARITHMETIC = {
+    "float16": {"aarch64": "fullfp16", "x86_64": "avx512fp16"},
+    "bfloat16": {"x86_64": "avx512bf16"},
+}
 _VECTOR_FEATURES = ("avx", "amx", "fma", "f16c", "sve", "dotprod", "fullfp16", "bf16", "i8mm", "sme")
 
 
@@ -52,10 +57,14 @@ class Target:
         """Whether products are computed on a GPU, in a type with fewer digits than float32."""
         return self.gpu is not None and self.dtype != "float32"
 
+    def has_arithmetic_in(self, dtype: str) -> bool:
+        """Whether the CPU multiplies and adds vectors of float16, or of bfloat16."""
+        return any(feature in self.features for feature in _SHORT_ARITHMETIC[dtype].values())
+
     @property
-    def has_half_arithmetic(self) -> bool:
-        """Whether the CPU multiplies and adds vectors of float16."""
-        return any(feature in self.features for feature in _HALF_ARITHMETIC.values())
+    def has_tiles(self) -> bool:
+        """Whether the CPU multiplies tiles (AMX)."""
+        return self.gpu is None and "amx-tile" in self.features
 
     @property
     def rounding(self) -> float:
@@ -108,8 +117,8 @@ class Target:
 
     @property
     def vector_elements(self) -> int:
-        """Elements of the type that tensors are stored in, in one vector register."""
-        return self.vector_lanes * (2 if self.is_half and self.gpu is None else 1)
+        """Elements in one vector register of what is computed: halves, or float32 (bfloat16 is for storage)."""
+        return self.vector_lanes * (2 if self.dtype == "float16" and self.gpu is None else 1)
 
     @property
     def vector_registers(self) -> int:
@@ -143,12 +152,14 @@ def _in_type(target: Target, dtype: str) -> Target:
         raise TargetError(f"there is no dtype {dtype!r} to compute in: choose from {', '.join(DTYPES)}")
     if dtype == "int8":
         raise TargetError("a model is quantised before it is compiled: 'slipstream quantize', or --dtype int8 there")
-    if dtype in ("bfloat16", "tf32") and target.gpu is None:
-        raise TargetError(f"{dtype} is for GPUs: on a CPU leave --dtype out for float32, or choose float16 or int8")
-    if dtype == "float16" and target.gpu is None and not target.has_half_arithmetic:
-        needed = _HALF_ARITHMETIC.get(target.architecture, "instructions for it")
+    if dtype == "tf32" and target.gpu is None:
         raise TargetError(
-            f"{target.cpu} ({target.architecture}) has no float16 arithmetic, which needs {needed}: "
+            "tf32 is for GPUs: on a CPU leave --dtype out for float32, or choose float16, bfloat16 or int8"
+        )
+    if target.gpu is None and dtype in _SHORT_ARITHMETIC and not target.has_arithmetic_in(dtype):
+        needed = _SHORT_ARITHMETIC[dtype].get(target.architecture, "instructions that are not used here")
+        raise TargetError(
+            f"{target.cpu} ({target.architecture}) has no {dtype} arithmetic, which needs {needed}: "
             "leave --dtype out to compute in float32, or choose int8"
         )
     if dtype in ("bfloat16", "tf32") and target.gpu is not None and target.gpu.capability < _AMPERE:
@@ -240,8 +251,11 @@ def _is_vector(feature: str) -> bool:
 
 @cache
 def host_features() -> frozenset[str]:
-    """Features this machine really has, in LLVM's spelling less its punctuation."""
+    """Features this machine really has, in LLVM's spelling less its punctuation; where tiles are one, this process may
+    use them from now on."""
     words = _cpuinfo_words()
+    if _TILES in words and not allow_tiles():
+        words = {word for word in words if not word.startswith("amx")}
     renamed = {name for name, word in _CPUINFO_NAMES.items() if word in words}
     return frozenset({_squash(word) for word in words} | renamed)
 

@@ -23,9 +23,12 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     began = time.monotonic()
     import_tvm_without_torch()
     facts = {"import_seconds": time.monotonic() - began}
+    from slipstream.machine.tiles import allow_tiles
     from slipstream.measure import worker
 
     target = target_of(options["target"])
+    if target.has_tiles:
+        allow_tiles()
     worker.warm_up(target)
     work = partial(worker.work, target)
     roles: dict[str, Role] = {"build": work, "reference": work}

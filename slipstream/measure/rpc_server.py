@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from slipstream.machine.tiles import allow_tiles
 from slipstream.processes.child import die_with_parent
 from slipstream.tvm_bridge import rpc
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
@@ -39,6 +40,7 @@ _log = logging.getLogger("slipstream.rpc_server")
 def serve(host: str, port: int | None, tracker: tuple[str, int], key: str, threads: int | None = None) -> None:
     """Register with `tracker` under `key` and serve one session at a time, until killed."""
     import_tvm_without_torch()
+    allow_tiles()
     listener = _listen(host, port)
     _log.info("serving %r on %s:%d, tracker %s:%d", key, host, listener.getsockname()[1], *tracker)
     rpc.listen(listener, key, tracker, partial(_supervise_session, threads))

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.default_schedule import may_rewrite_layout, schedule_default
-from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, winograd_starts
+from slipstream.graph.forms import Start, direct_start, function_in, untuned_start, vector_start, winograd_starts
 from slipstream.machine.target import Target
 from slipstream.program import decisions as d
 from slipstream.program.decisions import Decisions, Points
@@ -100,9 +100,13 @@ class Space:
 
     @cached_property
     def own(self) -> tuple[Program, ...]:
-        forms = [self._program(start, "form") for start in winograd_starts(self.func, self.target)]
-        others = [example for example in (self.direct, *forms) if example.sketch != self.default.sketch]
-        return (self.default, *others)
+        starts: list[Start | None] = [*winograd_starts(self.func, self.target)]
+        if self.target.has_tiles:
+            starts.append(vector_start(self.func, self.target))
+        forms = [self._program(start, "form") for start in starts]
+        others = {example.sketch.text: example for example in (self.direct, *forms)}
+        others.pop(self.default.sketch.text, None)
+        return (self.default, *others.values())
 
     def _program(self, start: Start | None, origin: str) -> Program:
         if start is None:

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from slipstream.graph.cpu.tile_intrinsics import register_named
 from slipstream.program.decisions import Decisions
 from slipstream.program.sketch import Sketch, read_instructions, write_instructions
 
@@ -33,6 +34,9 @@ def read_trace(trace: Any, names: Sequence[str], form: str = "") -> tuple[Sketch
 
 def apply(sketch: Sketch, decisions: Decisions, schedule: s_tir.Schedule, names: Sequence[str]) -> None:
     """Replay the sketch with these decisions; TVM's `ScheduleError` says that they do not fit."""
+    for name, _, attributes, _ in sketch.instructions:
+        if name == "Tensorize":
+            register_named(str(attributes[0]))
     s_tir.schedule.Trace.apply_json_to_schedule(write_instructions(sketch, decisions, names), schedule)
 
 

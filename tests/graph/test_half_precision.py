@@ -38,7 +38,7 @@ TARGETS = {
     ),
 }
 HERE = replace(resolve_target(threads=2), dtype="float16")
-needs_halves = pytest.mark.skipif(not HERE.has_half_arithmetic, reason="this CPU has no arithmetic in float16")
+needs_halves = pytest.mark.skipif(not HERE.has_arithmetic_in("float16"), reason="this CPU has no arithmetic in float16")
 
 
 def weights(*shape: int) -> Array:
@@ -185,7 +185,16 @@ def test_a_cpu_without_the_instructions_is_refused(monkeypatch: pytest.MonkeyPat
     assert len(result.output.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
-def test_other_short_types_are_for_gpus(dtype: str) -> None:
+def test_tf32_is_for_gpus() -> None:
     with pytest.raises(TargetError, match="is for GPUs: on a CPU leave --dtype out"):
-        resolve_target("cpu", dtype=dtype)
+        resolve_target("cpu", dtype="tf32")
+
+
+@pytest.mark.parametrize(("architecture", "needed"), [("x86_64", "avx512bf16"), ("aarch64", "not used here")])
+def test_bfloat16_without_its_instructions_is_refused(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, needed: str
+) -> None:
+    plain = Target(architecture, "some-cpu", ("avx2", "bf16"), (), 2)
+    monkeypatch.setattr(target_module, "_cpu_target", lambda name, threads: plain)
+    with pytest.raises(TargetError, match=f"has no bfloat16 arithmetic, which needs .*{needed}: leave --dtype out"):
+        resolve_target("cpu", dtype="bfloat16")

@@ -85,7 +85,7 @@ def default_sketch(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None
 
 def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     """A matmul whose rows or columns fill no register tile (197 tokens, 97 classes): pad, tile, cut off."""
-    anchor = _find_contraction(sch)
+    anchor = find_contraction(sch)
     padding = useful_padding(sch, anchor, target) if anchor is not None else []
     if all(multiple == 1 for multiple in padding) or find_total(sch, anchor) is not None:
         return False
@@ -101,7 +101,7 @@ def _schedule_padded_contraction(sch: s_tir.Schedule, target: Target) -> bool:
 
 def _schedule_contraction(sch: s_tir.Schedule, target: Target) -> bool:
     """Register-tile the heaviest contraction."""
-    anchor = _find_contraction(sch)
+    anchor = find_contraction(sch)
     if anchor is None:
         return False
     _tile_contraction(sch, anchor, target)
@@ -151,7 +151,7 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
         sch.annotate(sch.get_sblock("root"), KEEP_LAYOUT, True)
     inner += registers
     # The larger operand is walked by the outer loops, so that the smaller one stays in cache.
-    pieces = [piece, *pieces] if _weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
+    pieces = [piece, *pieces] if weight_is_larger_than_data(sch, anchor) else [*pieces, piece]
     tiles.append(shared)
     if total is None:
         *reductions, last = reductions
@@ -223,7 +223,7 @@ def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
     return True
 
 
-def _find_contraction(sch: s_tir.Schedule) -> Any | None:
+def find_contraction(sch: s_tir.Schedule) -> Any | None:
     """The block that multiplies two tensors and sums up, with the most iterations; None if there is none."""
 
     def iterations(block: Any) -> int:
@@ -304,7 +304,7 @@ def find_epilogue(sch: s_tir.Schedule, anchor: Any) -> list[Any]:
     return behind if element_wise else []
 
 
-def _weight_is_larger_than_data(sch: s_tir.Schedule, block: Any) -> bool:
+def weight_is_larger_than_data(sch: s_tir.Schedule, block: Any) -> bool:
     data, weight = (elements_of(region.source) for region in sch.get(block).reads)
     return weight > data
 

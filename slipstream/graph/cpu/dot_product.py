@@ -1,35 +1,54 @@
-"""8-bit dot products of CPUs as TVM's tensor intrinsics, and which contractions can use them.
+"""Dot products of CPUs, of bytes and of bfloat16, as TVM's tensor intrinsics, and which contractions can use them.
 
-Weights are stored in this order: for one vector of filters and four neighbouring reduction steps, the four weights of a
-filter beside each other.
+Weights are stored in this order: for one vector of filters and four (two) neighbouring reduction steps, the four (two)
+weights of a filter beside each other.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
 from slipstream.graph.schedule_blocks import split_by_kind
 from slipstream.machine.dot_product import (
+    AVX512_BF16,
     AVX512_VNNI,
     AVX_VNNI,
     SDOT,
     SDOT_OF_CHANNELS,
     DotProduct,
     dot_product_of,
+    pair_product_of,
 )
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import quick_inspect_stack
 
+# What stands for the instruction for bfloat16 until code is generated.
+PAIR_PRODUCTS = "slipstream_pair_products"
+_PAIR_PRODUCTS_CODE = f"""
+define <16 x float> @{PAIR_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x i32> %weights) {{
+  %a = bitcast <16 x i32> %data to <32 x bfloat>
+  %b = bitcast <16 x i32> %weights to <32 x bfloat>
+  %sum = call <16 x float> @{AVX512_BF16.instruction}(<16 x float> %sums, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %sum
+}}
+declare <16 x float> @{AVX512_BF16.instruction}(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+"""
+_PURE_EXTERN = tvm.ir.Op.get("tirx.call_pure_extern")
+
 
 def find_dot_product(sch: s_tir.Schedule, block: Any, target: Target) -> tuple[DotProduct, int] | None:
-    """The instruction for a contraction of packed 8-bit numbers, and how many products of a sum a step has."""
-    dot = dot_product_of(target)
+    """The instruction for a contraction of packed weights, and how many products of a sum a step has."""
     stmt = sch.get(block)
     reads = [read.source for read in stmt.reads]
-    if not dot.instruction or [str(r.dtype) for r in reads] != [dot.data_type, "int8"]:
+    types = [str(r.dtype) for r in reads]
+    both = pair_product_of(target), dot_product_of(target)
+    dot = next((each for each in both if each.instruction and types == [each.data_type, each.weight_type]), None)
+    if dot is None:
         return None
     order = [int(extent) for extent in reads[1].shape[-2:]]
     if dot is SDOT and order == [SDOT_OF_CHANNELS.lanes, SDOT_OF_CHANNELS.group]:
@@ -42,16 +61,38 @@ def find_dot_product(sch: s_tir.Schedule, block: Any, target: Target) -> tuple[D
 
 def intrinsic(dot: DotProduct, width: int) -> str:
     """The name under which TVM has the instruction for `width` products a lane."""
-    return f"slipstream.dot.{dot.instruction.split('.')[1]}.{dot.lanes}x{width}"
+    kind = dot.instruction.split(".")[1] if dot.data_type != "bfloat16" else dot.data_type
+    return f"slipstream.dot.{kind}.{dot.lanes}x{width}"
+
+
+def use_pair_instruction(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lowered code with the instruction for bfloat16, a type that TVM's code generator does not have: it is in a
+    function that LLVM puts in the place of its calls."""
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if call.op == _PURE_EXTERN and str(call.args[0].value) == PAIR_PRODUCTS:
+            found.append(call)
+
+    tvm_ffi.structural_walk(func.body, ((tvm.ir.Call, look),))
+    if not found:
+        return func
+    code = tvm.ir.StringImm(_PAIR_PRODUCTS_CODE)
+    return func.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, func.body))
 
 
 def _register(dot: DotProduct, width: int) -> None:
     lanes, group = dot.lanes, dot.group
     groups = width // group
-    sums = f"int32x{lanes}"
+    sums_type, weight_type = dot.sum_type, dot.weight_type
+    sums = f"{sums_type}x{lanes}"
 
     def products(data: Any, weights: Any, result: Any) -> Any:
         total = result.vload([0], sums)
+        if dot is AVX512_BF16:
+            pair = T.reinterpret(data.vload([0], f"{dot.data_type}x{group}"), dtype="int32")
+            values = T.reinterpret(weights.vload([0, 0, 0], f"{weight_type}x{lanes * group}"), dtype=f"int32x{lanes}")
+            return T.call_pure_extern(sums, PAIR_PRODUCTS, total, T.broadcast(pair, lanes), values)
         words = T.reinterpret(
             data.vload([0], f"{dot.data_type}x{width}"), dtype=f"int32x{groups}" if groups > 1 else "int32"
         )
@@ -69,23 +110,23 @@ def _register(dot: DotProduct, width: int) -> None:
         @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
         def description(a: T.handle, b: T.handle, c: T.handle) -> None:
             data = T.match_buffer(a, (width,), dtype=dot.data_type, offset_factor=1)
-            weights = T.match_buffer(b, (groups, lanes, group), dtype="int8", offset_factor=1)
-            result = T.match_buffer(c, (lanes,), dtype="int32", offset_factor=1)
+            weights = T.match_buffer(b, (groups, lanes, group), dtype=weight_type, offset_factor=1)
+            result = T.match_buffer(c, (lanes,), dtype=sums_type, offset_factor=1)
             with T.sblock("root"):
                 T.reads(result[0:lanes], data[0:width], weights[0:groups, 0:lanes, 0:group])
                 T.writes(result[0:lanes])
                 for lane, step in T.grid(lanes, width):
                     with T.sblock("update"):
                         i, k = T.axis.remap("SR", [lane, step])
-                        result[i] = result[i] + T.cast(data[k], "int32") * T.cast(
-                            weights[k // group, i, k % group], "int32"
+                        result[i] = result[i] + T.cast(data[k], sums_type) * T.cast(
+                            weights[k // group, i, k % group], sums_type
                         )
 
         @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
         def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
             data = T.match_buffer(a, (width,), dtype=dot.data_type, offset_factor=1)
-            weights = T.match_buffer(b, (groups, lanes, group), dtype="int8", offset_factor=1)
-            result = T.match_buffer(c, (lanes,), dtype="int32", offset_factor=1)
+            weights = T.match_buffer(b, (groups, lanes, group), dtype=weight_type, offset_factor=1)
+            result = T.match_buffer(c, (lanes,), dtype=sums_type, offset_factor=1)
             with T.sblock("root"):
                 T.reads(result[0:lanes], data[0:width], weights[0:groups, 0:lanes, 0:group])
                 T.writes(result[0:lanes])
@@ -137,7 +178,7 @@ def _register_sdot_of_channels() -> None:
 
 
 # All of them: a stored program names one without saying what it is.
-for _dot in (SDOT, AVX512_VNNI, AVX_VNNI):
+for _dot in (SDOT, AVX512_VNNI, AVX_VNNI, AVX512_BF16):
     for _width in _dot.widths:
         _register(_dot, _width)
 _register_sdot_of_channels()

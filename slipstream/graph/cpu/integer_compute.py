@@ -1,5 +1,7 @@
 """Computations of 8-bit numbers as TE functions, and their weights in the order in which dot products read them.
 
+Convolutions and matmuls are those of other short types too: of `DotProduct.sum_type`, which decides how they add up.
+
 Scales, zero points and limits are tensors, not numbers in the code, so that layers of the same shape are one operator.
 """
 
@@ -57,7 +59,8 @@ def rows_of_pixels(weights: Array, dot: DotProduct) -> Array:
 
 
 def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProduct) -> Any:
-    """Sums of products of an image in NHWC and packed filters; the border of the image is `zero`."""
+    """Sums of products of an image in NHWC and packed filters; the border of the image is what `zero` has or, without
+    it, 0."""
     batch, height, width, channels = (int(extent) for extent in data.shape)
     (top, left, bottom, right), (kernel_y, kernel_x) = window.padding, window.kernel
     (stride_y, stride_x), (dilation_y, dilation_x) = window.strides, window.dilation
@@ -67,6 +70,7 @@ def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProd
     depth, filters = packed[3] * dot.group, packed[0] * dot.lanes
     in_rows = packed[2] != kernel_x
     own = channels // window.groups
+    deeper = depth != own and not in_rows
     of_group = filters // window.groups
 
     def inside(n: Any, y: Any, x: Any, c: Any) -> Any:
@@ -75,15 +79,18 @@ def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProd
             conditions += [y >= top, y < top + height]
         if left or right or in_rows:
             conditions += [x >= left, x < left + width]
-        return tirx.if_then_else(tirx.all(*conditions), data[n, y - top, x - left, c], zero[0])
+        if deeper:
+            conditions.append(c < channels)
+        outside = tirx.const(0, data.dtype) if zero is None else zero[0]
+        return tirx.if_then_else(tirx.all(*conditions), data[n, y - top, x - left, c], outside)
 
     if in_rows:
         length = (columns - 1) * stride_x * channels + depth
         image = te.compute(
             (batch, high, length), lambda n, y, j: inside(n, y, j // channels, j % channels), name="border"
         )
-    elif any(window.padding):
-        image = te.compute((batch, high, wide, channels), inside, name="border")
+    elif any(window.padding) or deeper:
+        image = te.compute((batch, high, wide, depth if deeper else channels), inside, name="border")
     else:
         image = data
     y_axis = te.reduce_axis((0, kernel_y), name="ky")
@@ -98,9 +105,17 @@ def convolution(data: Any, weights: Any, zero: Any, window: Window, dot: DotProd
             first = f // of_group * own if window.groups > 1 else 0
             value = image[n, row, x * stride_x + x_axis * dilation_x, first + c_axis]
         weight = weights[f // dot.lanes, y_axis, x_axis, c_axis // dot.group, f % dot.lanes, c_axis % dot.group]
-        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[y_axis, x_axis, c_axis])
+        return te.sum(_product(value, weight, dot), axis=[y_axis, x_axis, c_axis])
 
-    return te.compute((batch, rows, columns, filters), product, name="integer_conv2d")
+    return te.compute((batch, rows, columns, filters), product, name=_name("conv2d", dot))
+
+
+def _product(value: Any, weight: Any, dot: DotProduct) -> Any:
+    return value.astype(dot.sum_type) * weight.astype(dot.sum_type)
+
+
+def _name(kind: str, dot: DotProduct) -> str:
+    return f"integer_{kind}" if dot.sum_type == "int32" else kind
 
 
 def depthwise(data: Any, weights: Any, zero: Any, window: Window) -> Any:
@@ -238,9 +253,9 @@ def matmul(data: Any, weights: Any, dot: DotProduct) -> Any:
     def product(*at: Any) -> Any:
         own = at[: len(batch)]
         weight = weights[(*own, at[-1] // dot.lanes, k // dot.group, at[-1] % dot.lanes, k % dot.group)]
-        return te.sum(data[(*at[:-1], k)].astype("int32") * weight.astype("int32"), axis=k)
+        return te.sum(_product(data[(*at[:-1], k)], weight, dot), axis=k)
 
-    return te.compute((*outer, columns), product, name="integer_matmul")
+    return te.compute((*outer, columns), product, name=_name("matmul", dot))
 
 
 def scaled(sums: Any, offset: Any, scale: Any, columns: int) -> Any:

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -182,12 +183,20 @@ static int usual_threads(void) {
   return CPU_COUNT(&allowed) < THREADS ? CPU_COUNT(&allowed) : THREADS;
 }
 
+/* Linux lets a process use the tile registers of AMX, which a model's operators may need, once it has asked. */
+static void allow_tiles(void) {
+#ifdef __x86_64__
+  syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */);
+#endif
+}
+
 PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
   Model *model = calloc(1, sizeof *model);
   if (!model) {
     snprintf(error_text, sizeof error_text, "not enough memory for a model");
     return NULL;
   }
+  allow_tiles();
   slipstream_pool_retain();
   model->threads = threads > 0 ? threads : usual_threads();
   if (WEIGHTS_BYTES && map_weights(model, weights)) {
