@@ -10,7 +10,6 @@ from typing import Any
 
 from slipstream.diffusion.parts import Parts, PartsError, describe_parts
 from slipstream.errors import SlipstreamError
-from slipstream.measure.config import EVALUATIONS
 
 PARTS: Mapping[str, str] = MappingProxyType(describe_parts())  # what can be left out of a session, and what it does
 _SCHEDULER_OPTIONS = {"shared_curves": "share_curves", "potential": "heed_potential"}
@@ -162,6 +161,7 @@ def make_settings(
 
 def _check_names(settings: Settings) -> None:
     from slipstream import plugins
+    from slipstream.measure.config import EVALUATIONS
 
     for kind in ("scheduler", "search", "cost"):
         plugins.check_name(kind, getattr(settings, kind))
