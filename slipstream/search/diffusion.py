@@ -109,7 +109,7 @@ class _Candidates:
         transferred = self._transferred()
         posterior = self._posterior(transferred)
         drawn = posterior.sample(_DRAWN, self._rng)
-        if not transferred and not self._own:
+        if not transferred and not self._own and self._space.usage(self._example.sketch) is not None:
             anywhere = (self._space.draw_decisions(self._example, self._rng) for _ in range(_DRAWN_ANYWHERE))
             drawn += [(decisions, "random") for decisions in anywhere]
         drawn = self._legal(drawn)
