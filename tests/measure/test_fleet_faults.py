@@ -202,7 +202,8 @@ def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) 
         cluster.add(offer())
     with measurer_on(cluster, replace(CONFIG, build_seconds=60.0)) as measurer:
         assert all(m.failure is None for m in measurer.measure(good_programs(1, 2)))
-        servers = [p for p in actors()[0].children(recursive=True) if "slipstream.processes.server" in p.cmdline()]
+        living = [p for p in actors()[0].children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        servers = [p for p in living if "slipstream.processes.server" in p.cmdline()]
         for process in servers:
             process.suspend()
         try:
