@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -147,28 +147,14 @@ def test_a_fleet_that_vanishes_leaves_a_session_that_can_go_on(tmp_path: Path) -
     assert 20 <= sum(trial.failure != "device lost" for trial in trials_of(out)) < 60
 
 
-def lose_the_head(cluster: FleetCluster) -> None:
-    cluster.head().kill()
-
-
-def lose_the_network(cluster: FleetCluster) -> None:
-    """Nothing of the cluster answers any more, and no connection is closed."""
-    for process in cluster.processes():
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-
-
-@pytest.mark.parametrize("lose", [lose_the_head, lose_the_network])
-def test_a_session_whose_cluster_is_lost_goes_on_with_another(
-    lose: Callable[[FleetCluster], None], tmp_path: Path
-) -> None:
+def test_a_session_whose_head_is_lost_goes_on_with_another_cluster(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with FleetCluster() as cluster:
         cluster.add(offer())
 
         def lose_it(event: Any, snapshot: Any) -> None:
             if event.kind == "trial" and snapshot.trials == 20:
-                lose(cluster)
+                cluster.head().kill()
 
         try:
             result = slipstream.tune(
@@ -202,7 +188,8 @@ def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) 
         cluster.add(offer())
     with measurer_on(cluster, replace(CONFIG, build_seconds=60.0)) as measurer:
         assert all(m.failure is None for m in measurer.measure(good_programs(1, 2)))
-        servers = [p for p in actors()[0].children(recursive=True) if "slipstream.processes.server" in p.cmdline()]
+        living = [p for p in actors()[0].children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        servers = [p for p in living if "slipstream.processes.server" in p.cmdline()]
         for process in servers:
             process.suspend()
         try:
