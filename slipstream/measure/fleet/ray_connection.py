@@ -74,7 +74,7 @@ def _check_client(address: str) -> None:
     if not address.startswith(_CLIENT):
         return
     if importlib.util.find_spec("grpc") is None:
-        raise MissingDependencyError(f"{address} needs Ray's client: pip install 'ray[client]'")
+        raise MissingDependencyError(f"{address} needs Ray's client: pip install grpcio")
     if is_loopback(address.removeprefix(_CLIENT).rpartition(":")[0]):
         # Its server calls the cluster at this machine's outer address, where one on loopback does not listen.
         raise FleetError(f"Ray's client does not reach a cluster on loopback, {address}: use auto or HOST:PORT there")
