@@ -74,7 +74,12 @@ SETTINGS = {
         "a sample of at least 2 ms",
         "no difference below 0.5 % is pursued. The confidence (95 %)",
     ],
-    "precision.md": ["1.4 % for the 4,608", "0.16 % for 64", "wrong by 1 % of", "wrong by 5 % of"],  # by a formula; allowed
+    "precision.md": [  # by a formula; allowed
+        "1.4 % for the 4,608",
+        "0.16 % for 64",
+        "wrong by 1 % of",
+        "wrong by 5 % of",
+    ],
     "models.md": ["1e-4 for float32, 1e-2 for float16, 1e-9 for float64"],
     "originals.md": ["for at least 300 ms with a timeout of 10 s"],
     "remote-devices.md": ["limits, 60 s", "(30 s)"],
