@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
 from numpy.typing import NDArray
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from slipstream.machine.cuda import CudaDevice
 from slipstream.machine.target import STATIC_SHARED_BYTES, Target
 from slipstream.program.decisions import Choice, Decisions, IllegalDecisionError, Points, Tile
+from slipstream.program.operands import Operand, blocks_of, operand, strides
 from slipstream.program.sketch import Sketch
 from slipstream.tvm_bridge.intrinsics import PIECE, WMMA
 
@@ -52,21 +51,6 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """A tensor copied to shared memory: for each of its dimensions (loop, stride) of those that walk it."""
-
-    element_bytes: int
-    dimensions: tuple[tuple[tuple[int, int], ...], ...]
-
-    def bytes(self, extents: Mapping[int, Any]) -> Any:
-        """What a tile of these extents takes."""
-        size: Any = self.element_bytes
-        for walked in self.dimensions:
-            size = size * (1 + sum(stride * (extents[loop] - 1) for loop, stride in walked))
-        return size
-
-
-@dataclass(frozen=True)
 class GpuLimits:
     """The resources of one sketch as products of its factors; `check` refuses what the GPU cannot run."""
 
@@ -77,7 +61,7 @@ class GpuLimits:
     sums: tuple[Factor, ...]
     steps: tuple[Factor, ...]
     tiles: Mapping[int, tuple[Factor, ...]]
-    operands: tuple[_Operand, ...]
+    operands: tuple[Operand, ...]
     copies: int
     registers: int
     fewest_threads: int
@@ -205,7 +189,7 @@ def _limits_of_tensor_cores(sketch: Sketch, points: Points, gpu: CudaDevice) -> 
         steps=tuple((n, 1) for n in reduced) if _PIPELINE in sketch.text else (),
         tiles=held,
         operands=tuple(
-            _Operand(_PIECE_BYTES, tuple(((n, 1),) for n in (*together, side, *reduced))) for side in (rows, columns)
+            Operand(_PIECE_BYTES, tuple(((n, 1),) for n in (*together, side, *reduced))) for side in (rows, columns)
         ),
         copies=1,
         registers=gpu.registers,
@@ -311,23 +295,8 @@ def _block_number(walk: _Walk) -> int | None:
     return int(name[1:]) if name.startswith("#") and name[1:].isdecimal() else None
 
 
-def _operands(func: tirx.PrimFunc, anchor: int, cached: Sequence[int]) -> tuple[_Operand, ...]:
-    blocks: list[Any] = []
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda b: blocks.append(b) if b.name_hint != "root" else None),))
-    block = blocks[anchor]
-    variables = [iter_var.var for iter_var in block.iter_vars]
-    operands = []
-    for number in cached:
-        region = block.reads[number]
-        element_bytes = tvm.DataType(str(region.source.dtype)).itemsize
-        dimensions = tuple(_strides(part.min, variables) for part in region.region)
-        operands.append(_Operand(element_bytes, dimensions))
-    return tuple(operands)
-
-
-def _strides(index: Any, variables: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """By how much each variable moves an index, where it moves it at all."""
-    coefficients = tvm.sym.detect_linear_equation(index, list(variables))
-    if not coefficients:
-        raise ValueError(f"the index {index} is not linear in the loops")
-    return tuple((n, abs(int(c))) for n, c in enumerate(coefficients[:-1]) if int(c))
+def _operands(func: tirx.PrimFunc, anchor: int, cached: Sequence[int]) -> tuple[Operand, ...]:
+    block = blocks_of(func)[anchor]
+    variables = [axis.var for axis in block.iter_vars]
+    regions = [block.reads[number] for number in cached]
+    return tuple(operand(region, [strides(part.min, variables) for part in region.region]) for region in regions)

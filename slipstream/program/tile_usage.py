@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
 from numpy.typing import NDArray
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from slipstream.machine.target import Target
 from slipstream.program.decisions import Decisions
+from slipstream.program.operands import Operand, Strides, blocks_of, operand, strides
 from slipstream.program.sketch import Sketch
 
 Array = NDArray[np.float64]
@@ -46,28 +45,13 @@ class _Loop:
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """A tensor of the block: for each of its dimensions the (axis, stride) of those that walk it."""
-
-    element_bytes: int
-    dimensions: tuple[tuple[tuple[int, int], ...], ...]
-
-    def elements(self, lengths: Array) -> Array:
-        """How many a tile of those lengths touches."""
-        count = np.ones(len(lengths))
-        for walked in self.dimensions:
-            count = count * (1 + sum(stride * (lengths[:, axis] - 1) for axis, stride in walked))
-        return count
-
-
-@dataclass(frozen=True)
 class TileUsage:
     """The loops of a sketch's tiled block, outermost first, and its tensors, the one that is written first."""
 
     axes: int
     loops: tuple[_Loop, ...]
     starts: tuple[int, ...]  # the first loop of each level, innermost level first
-    operands: tuple[_Operand, ...]
+    operands: tuple[Operand, ...]
     lanes: int
     registers: int
     threads: int
@@ -81,7 +65,7 @@ class TileUsage:
             columns += self._level(inside[min(level, len(inside) - 1)])
         innermost = self.operands[0].dimensions[-1]
         filled = np.prod([inside[0][:, axis] for axis, _ in innermost], axis=0) * np.ones(len(decisions))
-        outside = self.operands[0].elements(self._lengths(0, decisions)) / self.operands[0].elements(inside[-1])
+        outside = self.operands[0].elements(self._lengths(0, decisions).T) / self.operands[0].elements(inside[-1].T)
         columns += [
             np.minimum(1.0, filled / self.lanes),
             np.asarray(filled % self.lanes == 0, dtype=float),
@@ -99,9 +83,9 @@ class TileUsage:
         return lengths
 
     def _level(self, lengths: Array) -> list[Array]:
-        touched = [operand.element_bytes * operand.elements(lengths) for operand in self.operands]
+        touched = [np.ones(len(lengths)) * tensor.bytes(lengths.T) for tensor in self.operands]
         total = np.sum(touched, axis=0)
-        sums = self.operands[0].elements(lengths) / self.lanes
+        sums = self.operands[0].elements(lengths.T) / self.lanes
         shown = [np.log2(part) for part in touched[:OPERANDS]]
         shown += [np.zeros(len(lengths))] * (OPERANDS - len(shown))
         return [*shown, np.log2(total), np.log2(lengths.prod(axis=1) / total), np.log2(sums / self.registers)]
@@ -109,9 +93,7 @@ class TileUsage:
 
 def tile_usage(sketch: Sketch, func: tirx.PrimFunc, target: Target) -> TileUsage | None:
     """None for a sketch that tiles no block, or one whose tensors are not walked linearly."""
-    blocks: list[Any] = []
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda b: blocks.append(b) if b.name_hint != "root" else None),))
-    walk = _Walk(sketch, blocks)
+    walk = _Walk(sketch, blocks_of(func))
     if walk.block is None or not walk.order:
         return None
     try:
@@ -192,26 +174,19 @@ class _Walk:
         return loops[0] in self._loops and any(self._loops[n].factor for n in loops if n in self._loops)
 
 
-def _operands(block: Any) -> tuple[_Operand, ...]:
+def _operands(block: Any) -> tuple[Operand, ...]:
     variables = [axis.var for axis in block.iter_vars]
-    found: list[_Operand] = []
+    found: list[Operand] = []
     seen: list[Any] = []
     for region in (*block.writes, *block.reads):
-        if any(region.source.same_as(other) for other in seen):
-            continue
-        seen.append(region.source)
-        dimensions = tuple(_strides(part.min, variables) for part in region.region)
-        found.append(_Operand(max(1, tvm.DataType(str(region.source.dtype)).itemsize), dimensions))
+        if not any(region.source.same_as(other) for other in seen):
+            seen.append(region.source)
+            found.append(operand(region, [_strides(part.min, variables) for part in region.region]))
     return tuple(found)
 
 
-def _strides(index: Any, variables: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """By how much each variable moves an index. Walking a packed tensor by `f // 4` and `f % 4` counts as by `f`."""
+def _strides(index: Any, variables: Sequence[Any]) -> Strides:
+    """Walking a packed tensor by `f // 4` and `f % 4` counts as by `f`."""
     if isinstance(index, tirx.FloorMod):
         return ()
-    if isinstance(index, tirx.FloorDiv):
-        index = index.a
-    coefficients = tvm.sym.detect_linear_equation(index, list(variables))
-    if not coefficients:
-        raise ValueError(f"the index {index} is not linear in the loops")
-    return tuple((n, abs(int(c))) for n, c in enumerate(coefficients[:-1]) if int(c))
+    return strides(index.a if isinstance(index, tirx.FloorDiv) else index, variables)
