@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     fewer = [n for n in (2, 4, 8, 16, 32, 64) if n < most]
     parser.add_argument("--cores", type=int, nargs="+", default=[*fewer[-3:], most])
     parser.add_argument("--threads", type=int, nargs="+", default=[0, 2], help="of the target; 0: as many as cores")
-    parser.add_argument("--seconds", type=float, default=18.0, help="of tuning, for each")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of tuning, for each")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:

@@ -104,6 +104,13 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(memory, dtype, prod(shape)).reshape(shape)
 
 
+def same_bytes(first: Array, second: Array) -> bool:
+    """Whether two arrays of one type and shape are equal bit for bit, without copying them."""
+    word = np.uint64 if first.nbytes % 8 == 0 else np.uint8
+    one, other = (np.ascontiguousarray(array).reshape(-1).view(word) for array in (first, second))
+    return np.array_equal(one, other)
+
+
 def disagreement(actual: Array, expected: Array, tolerance: float) -> str:
     """What is wrong with `actual`, or nothing. The error allowed grows with the size of the expected values."""
     if actual.dtype.kind in "biu":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.measure.config import Racing
+from slipstream.measure.timing.noise import Waits, longest_wait
 from slipstream.measure.timing.sampling import Sample, race
 from slipstream.measure.types import FailureKind
 
@@ -18,8 +19,8 @@ Answer = dict[str, Any]
 class Checked:
     """A loaded program. `first` runs it once and returns the seconds; `find_fault` says what is wrong with the result.
 
-    `run` runs it again, `sample` times it; both by `clock`. `seconds_waited` is how long its threads have had to wait
-    for a core so far.
+    `run` runs it again, `sample` times it; both by `clock`. `waits` says how long each of its threads has had to
+    wait for a core so far.
     """
 
     first: Callable[[], float]
@@ -27,7 +28,7 @@ class Checked:
     run: Callable[[], object]
     sample: Sample
     clock: Callable[[], float] = time.perf_counter
-    seconds_waited: Callable[[], float] = lambda: 0.0
+    waits: Callable[[], Waits] = dict
 
     def race(self, best: float | None, racing: Answer) -> Answer:
         """The samples against `best`, the median of the operator's best program; or the failure."""
@@ -35,13 +36,13 @@ class Checked:
         first = self.first()
         if wrong := self.find_fault():
             return failure(FailureKind.WRONG_RESULT, wrong)
-        waited = self.seconds_waited()
+        before = self.waits()
         settings = Racing(**{**racing, "slack": tuple(racing["slack"])})
         samples = race(self.run, self.sample, first, float("inf") if best is None else best, settings, self.clock)
         return {
             "samples": samples.seconds,
             "stopped_early": samples.stopped_early,
-            "waited_seconds": self.seconds_waited() - waited,
+            "waited_seconds": longest_wait(before, self.waits()),
             "run_seconds": time.perf_counter() - began,
         }
 

@@ -28,7 +28,7 @@ from slipstream.graph.operators import count_flops
 from slipstream.graph.parallelism import threads_worth
 from slipstream.machine.target import Target
 from slipstream.machine.threads import one_call, use_threads
-from slipstream.measure.arena import Layout, aligned, disagreement, map_arena
+from slipstream.measure.arena import Layout, aligned, disagreement, map_arena, same_bytes
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.expected import build_reference, fill, layout_of
 from slipstream.measure.guarded import Guarded, guarded
@@ -44,7 +44,7 @@ from slipstream.measure.lowering import (
     read_module,
 )
 from slipstream.measure.timing.cold_weights import with_copies
-from slipstream.measure.timing.noise import PROBE, PROBE_SIZE, seconds_waited
+from slipstream.measure.timing.noise import PROBE_SIZE, sample_probe, waits
 from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel, ChannelClosedError
 
@@ -191,7 +191,7 @@ class Worker:
             find_fault=lambda: self._find_fault(places, outputs, tolerance),
             run=self._run_next,
             sample=self._take,
-            seconds_waited=seconds_waited,
+            waits=waits,
         )
         return {**run.race(best, racing), "allocate_seconds": allocate_seconds}
 
@@ -208,7 +208,7 @@ class Worker:
             self._module = generate(self._lower_probe(), self._target)
             matrices = [aligned((PROBE_SIZE, PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]
             self._arguments = [as_tensor(matrix) for matrix in matrices]
-        return {"samples": list(self._take(*PROBE))}
+        return {"samples": sample_probe(self._take)}
 
     def _lower_probe(self) -> Lowered:
         mod = tvm.IRModule({"main": schedule_default(_matmul(PROBE_SIZE), self._target)})
@@ -236,7 +236,7 @@ class Worker:
                     return f"wrote outside of argument {index}"
                 if wrong := disagreement(self._arguments[index].numpy(), expected, tolerance):
                     return wrong
-            elif index not in packed and self._arguments[index].numpy().tobytes() != expected.tobytes():
+            elif index not in packed and not same_bytes(self._arguments[index].numpy(), expected):
                 return f"changed argument {index}, which is an input"
         return ""
 

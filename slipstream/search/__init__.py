@@ -9,6 +9,8 @@ from slipstream.search.types import Search
 
 def make_diffusion(parts: Parts) -> Search:
     """Code diffusion with those parts."""
+    import xgboost  # noqa: F401  # half a second, now that the measuring server starts, instead of in the first slots
+
     from slipstream.search.diffusion import Diffusion
 
     return Diffusion(parts)

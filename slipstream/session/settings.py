@@ -80,8 +80,8 @@ EFFORTS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 # What a search takes of the time in which programs are built, and how many slots' programs are in hand then, grow with
 # the cores. Up to `_CORES_A_SEARCH` cores one search at a time keeps up; see docs/measuring.md.
-_CORES_A_SEARCH = 6
-_IN_HAND = 1.5  # programs for each core: those being built and those that wait for their run
+_CORES_A_SEARCH = 4
+_IN_HAND = 2.0  # programs for each core: those being built and those that wait for their run
 
 
 def on_cores(cores: int, slot_trials: int) -> dict[str, int]:

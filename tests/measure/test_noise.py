@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.measure.timing.noise import Drift, seconds_waited
+from slipstream.measure.timing.noise import Drift, longest_wait, sample_probe, waits
 
 
 def test_a_slow_spell_is_noticed_and_passes() -> None:
@@ -29,5 +29,18 @@ def test_a_machine_that_stays_slower_becomes_the_new_normal() -> None:
     assert not drift.is_busy
 
 
-def test_waiting_for_a_core_is_counted() -> None:
-    assert seconds_waited() >= 0.0
+def test_waiting_for_a_core_is_counted_by_thread() -> None:
+    assert all(seconds >= 0.0 for seconds in waits().values())
+    assert longest_wait({"1": 1.0, "2": 5.0}, {"1": 1.5, "2": 5.1, "3": 0.2}) == 0.5
+    assert longest_wait({}, {}) == 0.0
+
+
+def test_a_sample_of_the_reference_kernel_is_long_enough_to_be_timed() -> None:
+    asked = []
+
+    def sample(number: int, repeat: int) -> list[float]:
+        asked.append((number, repeat))
+        return [1e-5] * repeat
+
+    assert len(sample_probe(sample)) == 5
+    assert [number * 1e-5 for number, repeat in asked if repeat > 1] == [5e-4]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from slipstream.measure.arena import Array, Layout, disagreement, map_arena
+from slipstream.measure.arena import Array, Layout, disagreement, map_arena, same_bytes
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.guarded import poison
 from slipstream.measure.types import FailureKind
@@ -151,7 +151,7 @@ def _find_fault(arguments: Arguments, loaded: Loaded, tolerance: float) -> str:
         if index in arguments.layout.outputs:
             if wrong := disagreement(actual, expected, tolerance):
                 return wrong
-        elif actual.tobytes() != expected.tobytes():
+        elif not same_bytes(actual, expected):
             tensor.copyfrom(expected)
             return f"changed argument {index}, which is an input"
     return ""

@@ -12,10 +12,10 @@ from itertools import cycle
 from typing import Any
 
 from slipstream.machine.hardware import cpu_class
-from slipstream.measure.timing.noise import seconds_waited
+from slipstream.measure.timing.noise import waits
 
 TIME_IN_TURN = "slipstream.time_in_turn"
-SECONDS_WAITED = "slipstream.seconds_waited"
+WAITS = "slipstream.waits"
 HARDWARE_CLASS = "slipstream.hardware_class"
 
 
@@ -57,5 +57,5 @@ def register(threads: int | None) -> None:
     import tvm_ffi
 
     tvm_ffi.register_global_func(TIME_IN_TURN, time_in_turn, override=True)
-    tvm_ffi.register_global_func(SECONDS_WAITED, seconds_waited, override=True)
+    tvm_ffi.register_global_func(WAITS, lambda: json.dumps(waits()), override=True)
     tvm_ffi.register_global_func(HARDWARE_CLASS, partial(cpu_class, threads), override=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from tvm import rpc
 
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.devices.launcher import Arguments, Launcher, Loaded
-from slipstream.measure.devices.rpc_functions import HARDWARE_CLASS, SECONDS_WAITED, TIME_IN_TURN, Plan
+from slipstream.measure.devices.rpc_functions import HARDWARE_CLASS, TIME_IN_TURN, WAITS, Plan
 from slipstream.measure.devices.rpc_tracker import Grant, Tracker
 from slipstream.measure.lowering import packings_of, read_module
 from slipstream.measure.timing.cold_weights import copies_needed
-from slipstream.measure.timing.noise import PROBE, PROBE_SECONDS, PROBE_SIZE
+from slipstream.measure.timing.noise import PROBE_SECONDS, PROBE_SIZE, Waits, sample_probe
 from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel
 
@@ -157,7 +158,7 @@ class RemoteLauncher(Launcher):
         self._probe: Loaded | None = None
         self._probed_at = -PROBE_SECONDS
         self._time_in_turn = self._function(TIME_IN_TURN)
-        self._seconds_waited = self._function(SECONDS_WAITED)
+        self._waits = self._function(WAITS)
 
     def do(self, request: dict[str, Any]) -> Answer:
         """Do one job; raises what the RPC client raises. A launch also times the reference kernel now and then."""
@@ -228,9 +229,10 @@ class RemoteLauncher(Launcher):
             return min(sample(1, 1))
 
         # By the clock of the device: what the network adds is not the program's.
-        return Checked(
-            first, find_fault, lambda: sample(1, 1), sample, lambda: self._spent, self._seconds_waited or (lambda: 0.0)
-        )
+        return Checked(first, find_fault, lambda: sample(1, 1), sample, lambda: self._spent, self._read_waits)
+
+    def _read_waits(self) -> Waits:
+        return {} if self._waits is None else dict(json.loads(self._waits()))
 
     def _take(self, loaded: Loaded, number: int, repeat: int) -> Sequence[float]:
         if not loaded.weight_copies:
@@ -248,7 +250,7 @@ class RemoteLauncher(Launcher):
             matrix = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)
             self._probe = Loaded(self._load(library), [tvm.runtime.tensor(matrix, self._device) for _ in range(3)])
         self._probed_at = time.monotonic()
-        return list(self._take(self._probe, *PROBE))
+        return sample_probe(partial(self._take, self._probe))
 
 
 def _last_line(error: BaseException) -> str:

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from slipstream.statistics import median
 
-# Threads that had to wait for a core for more than this share of the time were not measured alone.
+# If a thread had to wait for a core for more than this share of the time, the program was not measured alone.
 MOST_WAITING = 0.05
-# The reference kernel is a parallel matmul of this size, timed with (runs a sample, samples), at most so often.
+# The reference kernel is a parallel matmul of this size, timed at most so often.
 PROBE_SIZE = 256
-PROBE = (2, 5)
 PROBE_SECONDS = 1.0
+_PROBE_SAMPLES = 5
+_PROBE_SAMPLE_SECONDS = 5e-4  # with many threads a run of the kernel takes little more than starting them
+
+Waits = dict[str, float]
 
 
-def seconds_waited() -> float:
-    """Time this process's threads have spent ready to run without a core, as the kernel counts it."""
-    total = 0
+def waits() -> Waits:
+    """Seconds that each thread of this process has spent ready to run without a core, as the kernel counts it."""
+    found: Waits = {}
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
             with suppress(OSError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as file:
-                total += int(file.read().split()[1])
-    return total / 1e9
+                found[thread] = int(file.read().split()[1]) / 1e9
+    return found
+
+
+def longest_wait(before: Waits, after: Waits) -> float:
+    """Seconds that the thread that waited longest has spent so in between."""
+    return max((seconds - before.get(thread, 0.0) for thread, seconds in after.items()), default=0.0)
+
+
+def sample_probe(sample: Callable[[int, int], Sequence[float]]) -> list[float]:
+    """Seconds of a run of the reference kernel, several times; `sample` is given runs a sample and samples."""
+    (once,) = sample(2, 1)
+    return list(sample(max(2, round(_PROBE_SAMPLE_SECONDS / max(once, 1e-7))), _PROBE_SAMPLES))
 
 
 @dataclass
