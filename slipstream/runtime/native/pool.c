@@ -2,8 +2,8 @@
 
    A parallel loop is split into as many tasks as its call has threads. The caller, when done with its own, runs those
    that workers have not begun: one that wakes up late costs no more than its share. While other programs want the
-   processors there are a few tasks for each thread: it takes its own from the front, and then what others have left
-   from the back, so that a thread that shares its processor does less.
+   processors there are a few tasks for each thread: it takes its own from the front, the caller what is left from the
+   back, and a worker that shares its processor does less.
 
    Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. The caller
    is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
@@ -65,8 +65,6 @@ typedef struct Worker {
   void *data;
   SlipstreamEnv env;
   int result;
-  struct Call *shared;    /* the call, if this thread is to take what others have left of the loop; or NULL */
-  int position, of;       /* among the threads of the loop, of which the caller is the first */
   _Atomic uint64_t range; /* tasks that nobody has begun: the first in the upper half, the end in the lower */
   _Atomic int in_call, may_sleep;
   _Atomic int tid;
@@ -81,9 +79,8 @@ typedef struct Waiting {
   struct Waiting *next;
 } Waiting;
 
-typedef struct Call {
+typedef struct {
   int threads, limit, depth;
-  _Atomic uint64_t range; /* the caller's own tasks, as a worker's */
   Worker *helpers[MOST_THREADS];
 } Call;
 
@@ -182,18 +179,6 @@ static int run_tasks(_Atomic uint64_t *range, int from_back, SlipstreamTask task
   return result;
 }
 
-/* What the other threads of the loop have not begun. Their ranges are of this loop or empty: its call begins the next
-   one when none of its workers runs any more. */
-static int run_left(Call *call, int position, int threads, SlipstreamTask task, SlipstreamEnv *env, void *data) {
-  int result = 0;
-  for (int i = 1; i < threads; i++) {
-    int other = (position + i) % threads;
-    int failed = run_tasks(other ? &call->helpers[other - 1]->range : &call->range, 1, task, env, data);
-    if (failed) result = failed;
-  }
-  return result;
-}
-
 static void *work(void *argument) {
   Worker *self = argument;
   is_worker = 1;
@@ -203,9 +188,7 @@ static void *work(void *argument) {
     wait_for_work(self);
     int32_t pending = PENDING;
     if (atomic_compare_exchange_strong(&self->state, &pending, RUNNING)) {
-      int result = run_tasks(&self->range, 0, self->task, &self->env, self->data), more = 0;
-      if (self->shared) more = run_left(self->shared, self->position, self->of, self->task, &self->env, self->data);
-      self->result = result ? result : more;
+      self->result = run_tasks(&self->range, 0, self->task, &self->env, self->data);
       atomic_store_explicit(&self->state, IDLE, memory_order_release);
     } else if (pending == STOP) {
       return NULL;
@@ -478,24 +461,23 @@ static int launch(Call *call, SlipstreamTask task, void *data, int most) {
   if (most > 0 && most < tasks) tasks = most;
   int threads = tasks < call->threads ? tasks : call->threads;
   SlipstreamEnv env = {NULL, tasks};
-  atomic_store(&call->range, range_of(0, threads, tasks));
   for (int i = 1; i < threads; i++) {
     Worker *worker = call->helpers[i - 1];
     worker->task = task;
     worker->data = data;
     worker->env = env;
-    worker->shared = tasks > threads ? call : NULL;
-    worker->position = i;
-    worker->of = threads;
     atomic_store_explicit(&worker->range, range_of(i, threads, tasks), memory_order_relaxed);
     if (atomic_exchange_explicit(&worker->state, PENDING, memory_order_acq_rel) == ASLEEP) futex_wake(&worker->state);
   }
-  if (threads == 1) return run_tasks(&call->range, 0, task, &env, data);
+  _Atomic uint64_t own = range_of(0, threads, tasks);
+  if (threads == 1) return run_tasks(&own, 0, task, &env, data);
   int64_t started = now_ns();
-  int result = run_tasks(&call->range, 0, task, &env, data);
+  int result = run_tasks(&own, 0, task, &env, data);
   int64_t allowed = LATE_NS + (now_ns() - started) / 2;
-  int failed = run_left(call, 0, threads, task, &env, data);
-  if (failed) result = failed;
+  for (int i = 1; i < threads; i++) {
+    int failed = run_tasks(&call->helpers[i - 1]->range, 1, task, &env, data);
+    if (failed) result = failed;
+  }
   int64_t began = now_ns();
   for (int i = 1; i < threads; i++) {
     Worker *worker = call->helpers[i - 1];
