@@ -47,7 +47,7 @@ def test_mistakes_say_what_to_do(without: object, said: str):
         make_settings(others={"without": without})
 
 
-@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(1, 2, 1), (2, 2, 1), (4, 2, 1), (8, 4, 2), (16, 6, 3)])
+@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(1, 2, 1), (2, 2, 1), (4, 2, 1), (8, 4, 2), (16, 8, 4)])
 def test_more_slots_on_more_cores(cores: int, in_flight: int, searches: int) -> None:
     settings = make_settings(cores=cores)
     assert (settings.in_flight, settings.searches) == (in_flight, searches)
