@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rivals.models import model_files
+from benchmarks.rivals.openvino_side import said_by
 from benchmarks.rivals.sides import start
 from slipstream.artifact.bench import BACK_TO_BACK, BaselineError
 from slipstream.artifact.contender import Contender
@@ -75,17 +76,25 @@ def compare_artifacts(
     return {side: row["blocks"] for side, row in found.items()}
 
 
-def _get_ready(contenders: Mapping[str, Contender], job: Mapping[str, Any], found: dict[str, Any]) -> None:
-    try:
-        facts = [contender.ready() for contender in contenders.values()]
-        error = max(_error(contender, job) for contender in contenders.values())
-    except BaselineError as failure:
-        found["failed"] = failure.reason
-    except SlipstreamError as failure:
-        found["failed"] = str(failure)
-    else:
-        ready_seconds = round(max(fact.import_seconds + fact.load_seconds for fact in facts), 1)
-        found |= {"error": error, "ready_seconds": ready_seconds, **found}
+def _get_ready(contenders: dict[str, Contender], job: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """Wait for all settings of a side; those that cannot run the model are left out, and so is a side without any."""
+    ready_seconds, errors, failures = [0.0], [0.0], dict[str, str]()
+    for setting, contender in list(contenders.items()):
+        try:
+            facts = contender.ready()
+            errors.append(_error(contender, job))
+        except SlipstreamError as failure:
+            failures[setting] = failure.reason if isinstance(failure, BaselineError) else str(failure)
+            contenders.pop(setting).close()
+        else:
+            ready_seconds.append(facts.import_seconds + facts.load_seconds)
+    if not contenders:
+        found["failed"] = next(iter(failures.values()))
+        return
+    if failures:
+        found.setdefault("settings_left_out", failures)
+    new = {"error": max(errors), "ready_seconds": round(max(ready_seconds), 1), **said_by(job)}
+    found |= {**new, **found}
 
 
 def _error(contender: Contender, job: Mapping[str, Any]) -> float:
