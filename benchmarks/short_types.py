@@ -28,8 +28,8 @@ _HEADINGS = {
     "openvino": "OpenVINO",
     COMPILED: "torch.compile, autocast",
 }
-# Of the largest value of an output. Where many values lie between two levels of 8 bits, results are far apart.
-_TOLERANCES = {"int8": 0.25, "float16": 0.02, "bfloat16": 0.05}
+# Root mean square, relative. On BERT in int8 ONNX Runtime differs from itself without its optimisations by 0.08.
+_TOLERANCES = {"int8": 0.2, "float16": 0.02, "bfloat16": 0.05}
 _SAMPLES = 4
 _PAUSE = 0.02
 _PATTERNS = ("back to back", "after 20 ms")
@@ -86,7 +86,7 @@ def prepared(model: str, options: argparse.Namespace, sides: Iterable[str], thre
         if side in sides:
             tune_apart(source, artifacts[side], budget=options.budget, seed=options.seed, **own)
     named = {name: str(path) for name, path in artifacts.items()}
-    common = {"threads": threads, "artifacts": named, "tolerance": _TOLERANCES[dtype], "dtype": dtype}
+    common = {"threads": threads, "artifacts": named, "rms_tolerance": _TOLERANCES[dtype], "dtype": dtype}
     return {
         side: {**(plain if side == OURS_FLOAT else files), **common, "work": str(folder / dtype / side)}
         for side in sides
@@ -135,7 +135,7 @@ def markdown(data: Mapping[str, Any]) -> str:
         lines += table(["model", "threads", "called", "ms", *(_HEADINGS[side] for side in shown)], rows)
         errors = [(r["model"], side, r[_PATTERNS[0]][side].get("error")) for r in results for side in r[_PATTERNS[0]]]
         found = [f"{model} {side} {error:.1e}" for model, side, error in errors if error is not None]
-        lines += ["", f"Largest errors against ONNX Runtime on the same file: {', '.join(found)}."]
+        lines += ["", f"Relative errors (root mean square) against ONNX Runtime on the same file: {', '.join(found)}."]
     return "\n".join(lines) + "\n" if lines else ""
 
 

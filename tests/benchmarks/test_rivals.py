@@ -58,6 +58,9 @@ def test_a_side_that_computes_something_else_does_not_run(files, tmp_path):
     (found,) = compare([SIDE], {SIDE: wrong}, processes=2, rounds=3, seed=0).values()
     assert found["failed"].startswith("wrong: off by")
     assert found["blocks"] == []
+    near = {**wrong, "rms_tolerance": 0.11}
+    (found,) = compare([SIDE], {SIDE: near}, processes=1, rounds=1, seed=0).values()
+    assert found["error"] == pytest.approx(1 - 1 / 1.1, rel=1e-3)
 
 
 def test_a_setting_that_cannot_run_is_left_out(files, tmp_path):
