@@ -6,13 +6,17 @@ ONNX Runtime's. Each side runs in a process of its own (`benchmarks.rivals`), in
 settings for that model. `pip install .[rivals,torch]` installs them; a side that is missing or cannot take a model
 says why. Artifacts and what rivals compiled stay in the work folder: `--prepare` makes them all and measures nothing.
 
-`--dtype int8`, `float16` or `bfloat16` compares models in that type with ONNX Runtime, OpenVINO and our own float32,
-back to back and after pauses, each tuned for three minutes (`benchmarks/short_types.py`).
+`--dtype int8`, `float16` or `bfloat16` compares models in that type with ONNX Runtime, OpenVINO, `torch.compile` under
+autocast and our own float32, back to back and after pauses, each tuned for three minutes (`benchmarks/short_types.py`).
+
+All sides and all tuning run on the cores that this process may use (`taskset`), with a thread for each; `--cores` binds
+it to that many of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping
 from statistics import geometric_mean, median
 from typing import Any
@@ -21,6 +25,7 @@ from benchmarks import short_types, spread
 from benchmarks.rivals.sides import SIDES, TUNED_BY_TVM
 from benchmarks.runner import run
 from benchmarks.spread import table, with_quartiles
+from slipstream.errors import InputError
 
 OURS, UNTUNED = "slipstream", "slipstream untuned"
 _SIDES = (OURS, UNTUNED, *(side for side in SIDES if side not in TUNED_BY_TVM))
@@ -58,6 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", help="for tuning each model [2m; of a short type 3m]")
     parser.add_argument("--processes", type=int, default=3, help="of each side, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
+    parser.add_argument("--cores", type=int, help="use only so many, the first of those that may be used [all]")
     parser.add_argument("--prepare", action="store_true", help="make what takes long to make, untuned artifacts too")
 
 
@@ -67,6 +73,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     short = options.dtype != "float32"
     options.budget = options.budget or ("3m" if short else "2m")
+    if options.cores:
+        bind(options.cores)
     if short:
         yield from short_types.measure(options)
         return
@@ -77,7 +85,16 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
                 print(model, side, compare([side], jobs, processes=1, rounds=0, seed=0)[side], flush=True)
             continue
         found = compare(options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed)
-        yield model, {"threads": available_cores(), "budget": options.budget, "sides": found}
+        name = f"{model} on {options.cores} cores" if options.cores else model
+        yield name, {"threads": available_cores(), "budget": options.budget, "sides": found}
+
+
+def bind(cores: int) -> None:
+    """Bind this process, and all that it starts from now on, to the first `cores` of those that it may use."""
+    usable = sorted(os.sched_getaffinity(0))
+    if not 1 <= cores <= len(usable):
+        raise InputError(f"{cores} cores are not between 1 and the {len(usable)} that may be used")
+    os.sched_setaffinity(0, usable[:cores])
 
 
 def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str, dict[str, Any]]:
@@ -87,7 +104,8 @@ def prepared(model: str, options: argparse.Namespace, threads: int) -> dict[str,
 
     folder = options.work / model
     files = model_files(model, folder / "files")
-    artifacts = {OURS: folder / "tuned", UNTUNED: folder / "untuned"}
+    of_cores = f"-{options.cores}-cores" if options.cores else ""
+    artifacts = {OURS: folder / f"tuned{of_cores}", UNTUNED: folder / f"untuned{of_cores}"}
     jobs = {
         side: {
             **files,

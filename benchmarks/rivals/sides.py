@@ -1,7 +1,8 @@
 """The runtimes that are compared, each in a process of its own at the fastest of its settings.
 
 A side is opened by a function that is given the job and inputs and gives one that runs the model once.
-`job["options"]` has the model's files (`models.py`), a `work` folder and `artifacts` by side.
+`job["options"]` has the model's files (`models.py`), a `work` folder, `artifacts` by side and, of a model in a short
+type, its `dtype`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals import iree_side, torch_side
-from slipstream.artifact.baselines import run_openvino
+from benchmarks.rivals import iree_side, openvino_side, torch_side
 from slipstream.artifact.contender import Contender, Job
 
 # Models that `benchmarks.rivals.tvm_stock` tunes, by TVM's `tune_relax` and by ours.
 TUNED_BY_TVM = ("tvm tune_relax", "slipstream.tvm.tune_relax", "slipstream.tvm.Tuned")
 
 Run = Callable[[], Sequence[Any]]
-
-_OPENVINO: dict[str, dict[str, Any]] = {"as it comes": {}, "threads not pinned": {"ENABLE_CPU_PINNING": False}}
 
 
 def start(side: str, options: Mapping[str, Any], setting: str | None = None) -> dict[str, Contender]:
@@ -46,10 +44,10 @@ def load(job: Mapping[str, Any], feeds: dict[str, Any]) -> Callable[[], tuple[Ru
 
 def _settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
     if side.startswith("torch"):
-        return torch_side.layouts(side, options["feeds"])
+        return torch_side.settings(side, options)
     settings = {
         "onnxruntime": ("as it comes", "no spinning", "parallel executor", "dynamic blocks"),
-        "openvino": tuple(_OPENVINO),
+        "openvino": tuple(openvino_side.SETTINGS),
         "iree": tuple(iree_side.SETTINGS),
     }
     return settings.get(side, ("",))
@@ -63,12 +61,6 @@ def _open_ours(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
 
     compiled = load(job["directory"], threads=job["threads"])
     return lambda: compiled(feeds)
-
-
-def _open_openvino(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
-    """As `slipstream bench` runs it; whether to pin its threads depends on the model."""
-    settings = {"INFERENCE_PRECISION_HINT": job["options"].get("precision", "f32"), **_OPENVINO[job["setting"]]}
-    return run_openvino(Path(job["options"]["model"]), feeds, job["threads"], **settings)
 
 
 def _open_onnxruntime(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
@@ -125,7 +117,7 @@ def _open_tvm(job: Mapping[str, Any], feeds: dict[str, Any]) -> Run:
 # Any other name is that of an artifact of ours.
 SIDES: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Run]] = {
     "onnxruntime": _open_onnxruntime,
-    "openvino": _open_openvino,
+    "openvino": openvino_side.open_openvino,
     "torch": torch_side.open_torch,
     "torch.compile": torch_side.open_torch,
     "torch.compile max-autotune": torch_side.open_torch,

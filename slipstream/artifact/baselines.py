@@ -105,7 +105,7 @@ def open_baseline(name: str, files: ModelFiles, feeds: dict[str, Array], threads
         session = onnx_run.session(files.fixed, threads=threads, spinning=setting != _NO_SPINNING)
         return lambda: onnx_run.run(session, feeds)
     if name == "openvino":
-        return run_openvino(Path(files.fixed), feeds, threads, **_OPENVINO_SETTINGS.get(setting, {}))
+        return run_openvino(compile_openvino(Path(files.fixed), threads, **_OPENVINO_SETTINGS.get(setting, {})), feeds)
     module = _module_of_pt2(files) if files.source.endswith(".pt2") else torch_module(Path(files.clean))
     return _run_on_gpu(name, module, feeds, files.dtype) if files.gpu else _run_torch(name, module, feeds, threads)
 
@@ -129,15 +129,19 @@ def _module_of_pt2(files: ModelFiles) -> Any:
     return program.module()
 
 
-def run_openvino(model: Path, feeds: dict[str, Array], threads: int, **settings: Any) -> Run:
-    """In float32 as the artifact: left alone it takes bfloat16 where the CPU has it. A request for every caller."""
+def compile_openvino(model: Path, threads: int, **settings: Any) -> Any:
+    """In float32 as the artifact: left alone it takes bfloat16 where the CPU has it."""
     try:
         import openvino
     except ImportError as error:
         raise MissingDependencyError("OpenVINO is not installed: pip install openvino") from error
     usual = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     core = openvino.Core()
-    compiled = core.compile_model(core.read_model(str(model)), "CPU", {**usual, **settings})
+    return core.compile_model(core.read_model(str(model)), "CPU", {**usual, **settings})
+
+
+def run_openvino(compiled: Any, feeds: dict[str, Array]) -> Run:
+    """A request for every caller."""
     outputs = range(len(compiled.outputs))
     callers = threading.local()
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import latency, profile_against, tune_relax, tvm_users
+import slipstream
+from benchmarks import latency, profile_against, short_types, tune_relax, tvm_users
 from benchmarks.rivals.computation import (
+    CONV,
     CONV_3X3,
     DEPTHWISE,
     GROUPED,
     MATMUL,
-    onnxruntime_computation,
     slipstream_computation,
 )
 from benchmarks.rivals.models import model_files
-from benchmarks.rivals.profiles import OnnxRuntimeProfile, OurProfile
 from benchmarks.rivals.rounds import compare
+from benchmarks.rivals.sides import start
 
 SIDE = "onnxruntime"
 
@@ -55,30 +58,76 @@ def test_a_side_that_computes_something_else_does_not_run(files, tmp_path):
     (found,) = compare([SIDE], {SIDE: wrong}, processes=2, rounds=3, seed=0).values()
     assert found["failed"].startswith("wrong: off by")
     assert found["blocks"] == []
+    near = {**wrong, "rms_tolerance": 0.11}
+    (found,) = compare([SIDE], {SIDE: near}, processes=1, rounds=1, seed=0).values()
+    assert found["error"] == pytest.approx(1 - 1 / 1.1, rel=1e-3)
 
 
-def test_the_same_work_has_the_same_words(files, tmp_path):
-    """The two profiles of a real model: every convolution and product of one side is found on the other."""
-    from slipstream.frontends import load_model
-    from slipstream.graph.build import apply_programs
-    from slipstream.graph.describe.names import describe
-    from slipstream.graph.prepare import prepare
-    from slipstream.graph.relax_walk import prim_funcs
-    from slipstream.machine.target import resolve_target
+def test_a_setting_that_cannot_run_is_left_out(files, tmp_path):
+    def with_a_broken_one(side, options, setting=None):
+        return start(side, options, setting) | (
+            start("openvino", {**options, "model": "none.onnx"}, "as it comes") if setting is None else {}
+        )
 
-    with np.load(files["feeds"]) as archive:
-        feeds = dict(archive)
-    model, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", threads=1)
-    prepared, _ = prepare(model.module, target)
-    names = {str(variable.name_hint): describe(func) for variable, func in prim_funcs(prepared).items()}
-    calls = OurProfile(apply_programs(prepared, target), target, model.inputs, feeds).run()
-    ours = [slipstream_computation(*names[name.removesuffix("_prepacked")]) for name, _ in calls]
-    profile = OnnxRuntimeProfile(Path(files["model"]), feeds, 1, tmp_path)
-    profile.run()
-    (kernels,) = profile.end()
-    theirs = [onnxruntime_computation(kernel) for kernel in kernels]
-    assert all(seconds > 0 for _, seconds in calls)
-    assert sorted(work for work in ours if work.what) == sorted(work for work in theirs if work.what) != []
+    jobs = {SIDE: job(files, tmp_path)}
+    (found,) = compare([SIDE], jobs, processes=1, rounds=1, seed=0, start=with_a_broken_one).values()
+    assert list(found["settings_left_out"]) == ["as it comes"]
+    assert found["variant"] in ("no spinning", "parallel executor", "dynamic blocks")
+    assert len(found["blocks"]) == 1
+
+
+@pytest.mark.parametrize("side", ["slipstream", "onnxruntime", "openvino", "torch"])
+def test_all_threads_of_a_side_stay_on_the_cores_it_is_given(files, tmp_path, side):
+    if side in ("openvino", "torch"):
+        pytest.importorskip(side)
+    if side == "slipstream":
+        slipstream.compile(files["source"], tmp_path / "artifact")
+    usable = os.sched_getaffinity(0)
+    core = max(usable)
+    options = {**job(files, tmp_path), "artifacts": {"slipstream": str(tmp_path / "artifact")}}
+    os.sched_setaffinity(0, {core})
+    try:
+        ((_, contender), *others) = start(side, options).items()
+    finally:
+        os.sched_setaffinity(0, usable)
+    try:
+        contender.ready()
+        tasks = Path(f"/proc/{contender._process.pid}/task")
+        assert {core} == set().union(*(os.sched_getaffinity(int(task.name)) for task in tasks.iterdir()))
+    finally:
+        for each in (contender, *(other for _, other in others)):
+            each.close()
+
+
+def test_openvino_says_what_it_computes_in(files, tmp_path):
+    pytest.importorskip("openvino")
+    from benchmarks.rivals import openvino_side
+
+    options = {**job(files, tmp_path), "dtype": "float32"}
+    assert openvino_side.said_by(options) == {}
+    (found,) = compare(["openvino"], {"openvino": options}, processes=1, rounds=1, seed=0).values()
+    assert found["computed_in"]["hint"] == "f32"
+    assert sum(found["computed_in"]["products"].values()) > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_the_same_work_has_the_same_words(files, tmp_path, dtype):
+    """The profiles of a real model: every convolution and product of one side is found on the others."""
+    pytest.importorskip("openvino")
+    given = files
+    if dtype == "int8":
+        given = model_files(str(short_types.quantised(files, tmp_path / "int8.onnx")), tmp_path / "files")
+    slipstream.compile(given["source"], tmp_path / "untuned")
+    options = argparse.Namespace(against=list(profile_against.THEIRS), dtype=dtype, work=tmp_path)
+    sides = profile_against.opened(given, tmp_path / "untuned", options, "float32")
+    found = profile_against.profile(sides, 0.1)
+    works = {side: sorted((kind, what) for _, kind, what, _ in found[side] if what) for side in sides}
+    assert works["ours"] == works["onnxruntime"] == works["openvino"] != []
+    assert all(seconds > 0 for _, _, _, seconds in found["ours"])
+    assert 0 < sum(row[3] for row in found["onnxruntime"]) < 3 * found["latency"]["onnxruntime"]
+    assert not list(tmp_path.glob("profile*"))
+    rows = profile_against.by_kind(found)
+    assert {side: sum(row[1][side] for row in rows) for side in sides} == {side: len(found[side]) for side in sides}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +140,10 @@ def test_the_same_work_has_the_same_words(files, tmp_path):
             ("grouped_conv2d", "add"),
             (GROUPED, "1x1 240→64 to 28x28"),
         ),
+        ("conv2d 7x24/2x6 1→64 112x112 + quantize", ("conv2d", "quantize"), (CONV, "7x7 3→64 to 112x112")),
+        ("quantize 1x3x224x224 + transpose", ("quantize", "transpose"), ("quantise", "")),
         ("conv1d 3 8→16 100 + add", ("conv1d", "add"), ("conv other", "")),
-        ("matmul 1x512x1000 + add", ("matmul", "add"), (MATMUL, "1x512x1000")),
+        ("matmul 1x512x1000 + add", ("matmul", "add"), (MATMUL, "1x512x1008")),
         ("softmax 8x128x128", ("softmax",), ("softmax", "")),
         ("transpose 1x1x1x1000 + reshape", ("transpose", "reshape"), ("layout and copies", "")),
         ("add 1x10 + relu", ("add", "relu"), ("element-wise", "")),
@@ -119,15 +170,46 @@ def test_ratios_are_of_the_same_round_and_failures_say_why():
     assert "mean iree" not in found
 
 
+def test_a_function_says_what_its_operator_hides():
+    name, kinds = "grouped conv2d 3x3 32→32 (8 groups) 112x112 + quantize", ("grouped_conv2d", "quantize")
+    assert slipstream_computation(name, kinds, "fused_integer_depthwise_in_groups_requantised1").kind == DEPTHWISE
+    assert slipstream_computation(name, kinds, "fused_integer_convolution1").kind == GROUPED
+    assert slipstream_computation("sum 12x128x64", ("sum",), "sums_of_rows2").kind == "batch matmul"
+    assert slipstream_computation("take 1x9", ("take",), "fused_looked_up").kind == "element-wise"
+
+
 def test_profiles_are_grouped_by_where_most_is_lost():
     result = {
         "tuned": False,
-        "latency": {"ours": 3e-3, "onnxruntime": 2e-3},
+        "latency": {"ours": 3e-3, "onnxruntime": 2e-3, "openvino": 1e-3},
         "ours": [["a", "conv 1x1", "x", 2e-3], ["b", "conv 1x1", "y", 1e-3], ["p", "pool", "", 1e-4]],
         "onnxruntime": [["A", "conv 1x1", "x", 5e-4], ["P", "pool", "", 3e-4]],
+        "openvino": [["A", "conv 1x1", "x", 4e-4], ["B", "conv 1x1", "y", 2e-3], ["B", "conv 1x1", "y", 2e-3]],
     }
-    assert profile_against.by_kind(result)[0] == ("conv 1x1", 2, 1, 3e-3, 5e-4)
-    assert profile_against.by_work(result) == [("conv 1x1: x", 1, 1, 2e-3, 5e-4)]
+    calls = {"ours": 2, "onnxruntime": 1, "openvino": 3}
+    assert profile_against.by_kind(result)[0] == (
+        "conv 1x1",
+        calls,
+        {"ours": 3e-3, "onnxruntime": 5e-4, "openvino": 4.4e-3},
+    )
+    (row,) = profile_against.by_work(result)
+    assert row[0] == "conv 1x1: x"
+    assert row[2] == {"ours": 2e-3, "onnxruntime": 5e-4, "openvino": 4e-4}
+    page = profile_against.markdown({"m": result})
+    assert "| m | untuned | 3.00 | 2.00 | 1.00 | conv 1x1 +2500 | pool -200 | pool +100 | conv 1x1 -1400 |" in page
+    assert "| conv 1x1: x | 1 | 1 | 1 | 2000 | 500 | 400 | +1600 |" in page
+
+
+def test_attention_that_one_side_has_as_one_operator_is_compared_whole():
+    parts = [["a", "batch matmul", "x", 1.0], ["s", "softmax", "", 1.0], ["b", "batch matmul", "y", 1.0]]
+    result = {"ours": parts, "openvino": [["A", "attention", "", 2.0]]}
+    assert profile_against.by_kind(result) == [
+        ("attention", {"ours": 3, "openvino": 1}, {"ours": 3.0, "openvino": 2.0})
+    ]
+    assert [row[0] for row in profile_against.by_kind({"ours": parts, "onnxruntime": parts})] == [
+        "batch matmul",
+        "softmax",
+    ]
 
 
 def test_typical_leaves_out_outliers():
