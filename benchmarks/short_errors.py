@@ -142,9 +142,8 @@ def markdown(data: Mapping[str, Any]) -> str:
         most = max((row[3] for row in tensors), default=0)
         other = max(result["outputs"].values(), default=0.0)
         programs = "tuned" if result["tuned"] else "default"
-        rows.append(
-            [model, programs, len(tensors), values, f"{100 * differ / max(values, 1):.4f} %", most, f"{other:.1e}"]
-        )
+        cells = [f"{100 * differ / max(values, 1):.4f} %", most, f"{other:.1e}", f"{result['inherent']:.1e}"]
+        rows.append([model, programs, len(tensors), values, *cells])
     columns = [
         "model",
         "programs",

@@ -76,7 +76,9 @@ def test_a_setting_that_cannot_run_is_left_out(files, tmp_path):
     assert len(found["blocks"]) == 1
 
 
-@pytest.mark.parametrize("side", ["slipstream", "onnxruntime", "openvino", "torch"])
+@pytest.mark.parametrize(
+    "side", ["slipstream", "onnxruntime", "openvino", pytest.param("torch", marks=pytest.mark.slow)]
+)
 def test_all_threads_of_a_side_stay_on_the_cores_it_is_given(files, tmp_path, side):
     if side in ("openvino", "torch"):
         pytest.importorskip(side)
