@@ -40,9 +40,10 @@ class FleetCluster:
         self._process.stdin.close()
         self._process.wait(60.0)
 
-    def add(self, offer: Offer, labels: dict[str, str] | None = None) -> int:
+    def add(self, offer: Offer, labels: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> int:
         """A node that offers this; its number."""
-        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": offer.environment()}
+        variables = {**offer.environment(), **(environment or {})}
+        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": variables}
         number: int = self._ask({"add": {**offered, "labels": offer.labels() if labels is None else labels}})["node"]
         return number
 
