@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,12 +104,15 @@ def join(
             click.echo(f"joined {address}, now {_counted(len(running.nodes), 'node')}; offers {_described(offer)}")
             click.echo("Ctrl-C leaves")
             running.wait()
-        click.echo(f"the fleet at {address} has gone; trying to join it again", err=True)
+        said = _say(f"the fleet at {address} has gone; trying to join it again")
         while True:
-            with suppress(FleetError), joined(address, host, offer) as running:
-                click.echo(f"joined {address} again, now {_counted(len(running.nodes), 'node')}")
-                running.wait()
-                click.echo(f"the fleet at {address} has gone; trying to join it again", err=True)
+            try:
+                with joined(address, host, offer) as running:
+                    click.echo(f"joined {address} again, now {_counted(len(running.nodes), 'node')}")
+                    running.wait()
+                said = _say(f"the fleet at {address} has gone; trying to join it again")
+            except FleetError as error:
+                said = _say(str(error), said)
             time.sleep(_AGAIN_SECONDS)
 
 
@@ -176,6 +179,13 @@ def _until_asked_to_leave() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         click.echo("leaving")
+
+
+def _say(text: str, before: str = "") -> str:
+    """Say something unless it was said just before; what was said."""
+    if text != before:
+        click.echo(text, err=True)
+    return text
 
 
 def _counted(count: int, what: str) -> str:

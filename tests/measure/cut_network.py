@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from types import TracebackType
 
 NEAR, FAR = "10.213.0.1", "10.213.0.2"
 _TOOLS = ("unshare", "nsenter", "ip")
+# Ray takes what is in this folder for processes of the same machine.
+_OWN_FILES = "mkdir -p /tmp/ray && mount -t tmpfs none /tmp/ray"
 
 
 def is_possible() -> bool:
     """Whether this user may make networks here."""
     if any(shutil.which(tool) is None for tool in _TOOLS):
         return False
-    probe = "ip link add cable type veth peer name other"
-    return subprocess.run(["unshare", "-rn", *probe.split()], capture_output=True).returncode == 0
+    probe = f"{_OWN_FILES} && ip link add cable type veth peer name other"
+    return subprocess.run(["unshare", "-rnm", "sh", "-c", probe], capture_output=True).returncode == 0
 
 
 class Cable:
@@ -23,8 +26,8 @@ class Cable:
 
     def __init__(self) -> None:
         self._networks: list[subprocess.Popen[bytes]] = []
-        self.near = self._network("unshare", "-rn")
-        self.far = self._network(*self.near, "unshare", "-n")
+        self.near = self._network("unshare", "-rnm")
+        self.far = self._network(*self.near, "unshare", "-nm")
         other = str(self._networks[1].pid)
         _run(*self.near, *f"ip link add cable type veth peer name cable netns {other}".split())
         for side, address in ((self.near, NEAR), (self.far, FAR)):
@@ -48,11 +51,13 @@ class Cable:
 
     def _network(self, *command: str) -> list[str]:
         """A process that keeps a network of its own; what to put before a command there."""
-        keeper = subprocess.Popen([*command, "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE)
+        keeper = subprocess.Popen(
+            [*command, "sh", "-c", f"{_OWN_FILES} && echo && exec sleep infinity"], stdout=subprocess.PIPE
+        )
         self._networks.append(keeper)
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == b"\n"
-        return ["nsenter", "-t", str(keeper.pid), "-U", "-n", "--preserve-credentials"]
+        return ["nsenter", "-t", str(keeper.pid), "-U", "-n", "-m", f"--wd={os.getcwd()}", "--preserve-credentials"]
 
 
 def _run(*command: str) -> None:
