@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from slipstream.measure.fleet.look import NodeView
     from slipstream.measure.fleet.offer import Offer
 
+_AGAIN_SECONDS = 5.0
 _builders_option = click.option(
     "--builders", type=click.IntRange(min=0), help="Programs built here at a time. [default: one a core]"
 )
@@ -47,20 +51,21 @@ def start(host: str, port: int, builders: int, measures: bool) -> None:
     """Start a cluster and keep it until Ctrl-C. By default only this machine reaches it, and it offers nothing."""
     from slipstream.measure.fleet.look import require_ray
     from slipstream.measure.fleet.offer import offer_of_this_machine
-    from slipstream.measure.fleet.ray_connection import is_loopback
+    from slipstream.measure.fleet.ray_connection import FleetError, is_loopback
     from slipstream.measure.fleet.start import check_token, head
 
     require_ray()
     check_token(host)
     offer = offer_of_this_machine(builders, measures=measures) if builders or measures else None
-    with head(host, port, offer):
+    with _until_asked_to_leave(), head(host, port, offer) as running:
         click.echo(f"the fleet is at {host}:{port}; {_described(offer) if offer else 'this machine offers nothing'}")
         click.echo(f"on each node: slipstream fleet join {host}:{port}")
         if not is_loopback(host):
             click.echo(
                 "Ray listens on all interfaces: who reaches it and has the token can run any code here", err=True
             )
-        _wait()
+        click.echo("Ctrl-C ends it")
+        raise FleetError(f"the head has ended: {running.wait()}")
 
 
 @fleet.command("join")
@@ -74,7 +79,7 @@ def start(host: str, port: int, builders: int, measures: bool) -> None:
 def join(
     address: str, builders: int | None, measures: bool, host: str | None, rpc: str | None, rpc_key: str | None
 ) -> None:
-    """Offer this machine to the fleet at HOST:PORT until Ctrl-C.
+    """Offer this machine to the fleet at HOST:PORT until Ctrl-C; after a loss of the network it joins again.
 
     It builds programs on all cores and, if a session tunes for hardware of its class, measures them; on a CPU one at
     a time, with building stopped meanwhile. With --rpc and --rpc-key it offers the devices of an RPC tracker near it in
@@ -84,6 +89,7 @@ def join(
     from slipstream.measure.devices.rpc_tracker import parse_address
     from slipstream.measure.fleet.look import require_ray
     from slipstream.measure.fleet.offer import offer_near_rpc, offer_of_this_machine
+    from slipstream.measure.fleet.ray_connection import FleetError
     from slipstream.measure.fleet.start import joined
 
     require_ray()
@@ -93,9 +99,21 @@ def join(
         offer = offer_near_rpc(rpc, rpc_key, builders)
     else:
         offer = offer_of_this_machine(builders, measures=measures)
-    with joined(address, host, offer) as nodes:
-        click.echo(f"joined {address}, {len(nodes)} nodes: {_described(offer)}")
-        _wait()
+    with _until_asked_to_leave():
+        with joined(address, host, offer) as running:
+            click.echo(f"joined {address}, now {_counted(len(running.nodes), 'node')}; offers {_described(offer)}")
+            click.echo("Ctrl-C leaves")
+            running.wait()
+        said = _say(f"the fleet at {address} has gone; trying to join it again")
+        while True:
+            try:
+                with joined(address, host, offer) as running:
+                    click.echo(f"joined {address} again, now {_counted(len(running.nodes), 'node')}")
+                    running.wait()
+                said = _say(f"the fleet at {address} has gone; trying to join it again")
+            except FleetError as error:
+                said = _say(str(error), said)
+            time.sleep(_AGAIN_SECONDS)
 
 
 @fleet.command("status")
@@ -120,7 +138,8 @@ def status(address: str, as_json: bool) -> None:
     devices = sum(sum(view.node.devices.values()) for view in views)
     rate = sum(_rate(view.stats) for view in views)
     builders = sum(view.node.builders for view in views)
-    click.echo(f"{len(views)} nodes, {builders} builders, {devices} devices, {rate:.1f} trials a second")
+    counts = ((len(views), "node"), (builders, "builder"), (devices, "device"))
+    click.echo(f"{', '.join(_counted(*one) for one in counts)}, {rate:.1f} trials a second")
     for view in views:
         if view.node.why_not:
             click.echo(f"not used: {view.node.why_not}")
@@ -147,16 +166,27 @@ def _rate(stats: dict[str, float]) -> float:
 
 
 def _described(offer: Offer) -> str:
-    devices = ", ".join(f"{count} of the class {name}" for name, count in offer.devices.items()) or "no device"
-    return f"{offer.builders} builders, {devices}"
+    devices = ", ".join(f"{count} of the class {name}" for name, count in offer.devices.items()) or "none"
+    return f"{_counted(offer.builders, 'builder')}; devices to measure on: {devices}"
 
 
-def _wait() -> None:
-    """Until a signal asks for the end."""
+@contextmanager
+def _until_asked_to_leave() -> Iterator[None]:
+    """What is in the context ends when a signal asks for it."""
     for one in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore the first
         signal.signal(one, signal.default_int_handler)
-    click.echo("Ctrl-C leaves")
     try:
-        signal.pause()
+        yield
     except KeyboardInterrupt:
         click.echo("leaving")
+
+
+def _say(text: str, before: str = "") -> str:
+    """Say something unless it was said just before; what was said."""
+    if text != before:
+        click.echo(text, err=True)
+    return text
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

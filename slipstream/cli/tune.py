@@ -272,12 +272,15 @@ def _show(work: Callable[[Any], TuningResult], directory: Path, mode: Any, live_
     from rich.console import Console
 
     from slipstream.cli.tune_result import render_result
+    from slipstream.session.result import UNFINISHED
 
     Console(highlight=False).print(render_result(result.snapshot, result.end_to_end, result.shapes))
     several = bool(result.snapshot.weights)
     places = [str(directory / model.directory.name) for model in result.models]
     verb = "models are" if len(places) > 1 else "model is"
     click.echo(f"\n{result.reason}; the compiled {verb} in {', '.join(places)}")
+    if result.reason in UNFINISHED:
+        click.echo(f"everything measured is kept: slipstream resume {directory} goes on")
     compared = f"one: slipstream bench {places[0]}" if several else f"it: slipstream bench {directory}"
     click.echo(f"compare {compared} --against onnxruntime")
     click.echo(f"see how it went: slipstream report {directory}")

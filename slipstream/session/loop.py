@@ -34,6 +34,7 @@ from slipstream.session.history import FAILURES_OF_THE_PROGRAM, OperatorHistory,
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, first_found, proposed
 from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
+from slipstream.session.result import DEVICES_AWAY, INTERRUPTED
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import counterparts, importance
 from slipstream.session.stored_history import StoredHistory
@@ -42,7 +43,6 @@ from slipstream.store import SlotRecord, Store
 
 Clock = Callable[[], float]
 _NOTHING_IMPROVES = "nothing improves any more"
-_DEVICES_AWAY = "the devices are away"
 _MOST_LOST_ROUNDS = 4  # in a row in which no device answered, until the session ends
 _FIRST_PART = 4  # of a slot: as much has the first one of an operator with distilled priors
 _LOOK_SECONDS = 0.2  # how often a search under way is asked whether it is still wanted
@@ -136,9 +136,9 @@ class Session:
     def over(self) -> str | None:
         """Why tuning has to end; None while it may continue."""
         if self._stop():
-            return "interrupted"
+            return INTERRUPTED
         if self._lost_rounds >= _MOST_LOST_ROUNDS:
-            return _DEVICES_AWAY
+            return DEVICES_AWAY
         elapsed, history = self.elapsed + self._reserve(self), self.history
         return self.budget.spent(elapsed, history.trials, history.latency, self.snapshot.left)
 

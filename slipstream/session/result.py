@@ -11,6 +11,11 @@ from typing import Any
 from slipstream.session.events import Snapshot
 from slipstream.session.shapes import ShapeLatency
 
+INTERRUPTED = "interrupted"
+DEVICES_AWAY = "the devices are away"
+# The reasons of an end after which the session is to go on.
+UNFINISHED = (INTERRUPTED, DEVICES_AWAY)
+
 
 @dataclass(frozen=True)
 class TunedOperator:

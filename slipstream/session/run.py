@@ -22,7 +22,7 @@ from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.interrupt import Interrupt
 from slipstream.session.models import SessionModel, errors_of, session_operators, title_of
-from slipstream.session.result import TunedModel, TunedOperator, TuningResult
+from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import Calls, modules_by_variant, shape_latencies
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, WINNERS
@@ -103,10 +103,10 @@ class SessionRun:
             reason = session.run()
             self.store.update_session(record.id, elapsed=session.elapsed, status="interrupted")
             winners = best_programs(session)
-            interrupted = reason == "interrupted"
-            if not interrupted:
+            if reason not in UNFINISHED:
                 session.phase("settle")
-            settle_near_ties(session, measurer, winners, 0.0 if interrupted else _SETTLE_SHARE * session.elapsed)
+            seconds = 0.0 if reason in UNFINISHED else _SETTLE_SHARE * session.elapsed
+            settle_near_ties(session, measurer, winners, seconds)
         return self._finish(session, reason, winners)
 
     @property
@@ -212,7 +212,7 @@ class SessionRun:
             shapes=tuple(row for one in models for row in one.shapes) if snapshot.calls else (),
             models=tuple(models),
         )
-        status = "interrupted" if reason == "interrupted" else "finished"
+        status = "interrupted" if reason in UNFINISHED else "finished"
         self.store.update_session(
             self.directory.session, status=status, elapsed=session.elapsed, result=result.to_json()
         )

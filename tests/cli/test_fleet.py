@@ -72,7 +72,7 @@ def test_a_session_on_a_fleet_from_the_command_line(tmp_path: Path) -> None:
         tune = ["tune", "zoo:tiny_cnn", "-o", str(tmp_path / "out"), "--trials", "12", "--quiet", "--fleet", address]
         subprocess.run([*SLIPSTREAM, *tune], check=True)
         table = subprocess.run([*SLIPSTREAM, "fleet", "status", address], capture_output=True, text=True, check=True)
-        assert "1 nodes, 2 builders, 1 devices" in table.stdout
+        assert "1 node, 2 builders, 1 device, " in table.stdout
     assert Manifest.read(tmp_path / "out" / "model").verification is not None
 
 
@@ -109,7 +109,7 @@ def test_a_fleet_with_a_token_lets_in_who_has_it_and_its_clients_need_not_be_nod
         running("fleet", "start", "--host", host, "--port", port, until="the fleet is at", env=ours),
         running("fleet", "join", address, "--host", host, "--builders", "1", until="joined", env=ours),
     ):
-        assert "1 nodes, 1 builders, 1 devices" in slipstream("fleet", "status", address, env=ours).stdout
+        assert "1 node, 1 builder, 1 device, " in slipstream("fleet", "status", address, env=ours).stdout
         for stranger in (theirs, {**environment, "HOME": str(tmp_path)}):
             refused = slipstream("fleet", "status", address, env=stranger)
             assert refused.returncode != 0

@@ -6,6 +6,7 @@ As a program it takes commands from standard input, as JSON, and answers each wi
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from types import TracebackType
@@ -23,12 +24,15 @@ class FleetCluster:
     """A head that offers nothing, and nodes by their numbers."""
 
     def __init__(self) -> None:
+        # Of sessions too, whether this user has a token or not.
+        self._mode_before = os.environ.get("RAY_AUTH_MODE")
+        os.environ["RAY_AUTH_MODE"] = "disabled"
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=child_environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled"),
+            env=child_environment(RAY_USAGE_STATS_ENABLED="0"),
         )
         self.address: str = self._ask({"head": {}})["address"]
 
@@ -39,10 +43,15 @@ class FleetCluster:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60.0)
+        if self._mode_before is None:
+            os.environ.pop("RAY_AUTH_MODE", None)
+        else:
+            os.environ["RAY_AUTH_MODE"] = self._mode_before
 
-    def add(self, offer: Offer, labels: dict[str, str] | None = None) -> int:
+    def add(self, offer: Offer, labels: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> int:
         """A node that offers this; its number."""
-        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": offer.environment()}
+        variables = {**offer.environment(), **(environment or {})}
+        offered = {"num_cpus": offer.builders, "resources": offer.resources(), "env_vars": variables}
         number: int = self._ask({"add": {**offered, "labels": offer.labels() if labels is None else labels}})["node"]
         return number
 

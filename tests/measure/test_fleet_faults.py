@@ -91,7 +91,7 @@ def test_a_frozen_node_is_left_behind(cluster: FleetCluster) -> None:
         cluster.add(offer())
     with measurer_on(cluster) as measurer:
         assert all(m.failure is None for m in measurer.measure(good_programs(1, 2)))
-        frozen = actors()[0]
+        frozen = actors(cluster)[0]
         family = [frozen, *frozen.children(recursive=True)]
         for process in family:
             process.suspend()
@@ -188,7 +188,7 @@ def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) 
         cluster.add(offer())
     with measurer_on(cluster, replace(CONFIG, build_seconds=60.0)) as measurer:
         assert all(m.failure is None for m in measurer.measure(good_programs(1, 2)))
-        living = [p for p in actors()[0].children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        living = [p for p in actors(cluster)[0].children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         servers = [p for p in living if "slipstream.processes.server" in p.cmdline()]
         for process in servers:
             process.suspend()
@@ -202,8 +202,8 @@ def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) 
                 process.resume()
 
 
-def actors() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if p.name().startswith("ray::Node")]
+def actors(cluster: FleetCluster) -> list[psutil.Process]:
+    return [p for p in cluster.processes() if p.name().startswith("ray::Node")]
 
 
 def wait_for(condition: Any, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -16,9 +17,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slipstream.measure.fleet.node import Node
 from slipstream.measure.fleet.offer import SeenNode, seen_nodes
-from slipstream.measure.fleet.ray_connection import NAMESPACE, connect
+from slipstream.measure.fleet.ray_connection import CLIENT, NAMESPACE, connect
 
 _LOOK_SECONDS = 1.0
+# The head answers in milliseconds; when it has not for so long, that is reported and waited for further.
+_ANSWER_SECONDS = 10.0
 # A node whose actor failed is tried again after so long; one whose actor does not start in time counts as failed.
 _AGAIN_SECONDS = 10.0
 _START_SECONDS = 180.0
@@ -34,7 +37,8 @@ class NoNodeError(Exception):
 
 @dataclass(eq=False)
 class NodeHandle:
-    """A node and this session's actor there. `free` of its builders have nothing to do; `devices` by their own names.
+    """A node and this session's actor there. `free` of its builders have nothing to do; `devices` by their own names;
+    `asked` are the answers that it owes.
 
     It is used from when it is `ready` until it is `lost`; `refused` if its actor said that it cannot be.
     """
@@ -43,6 +47,7 @@ class NodeHandle:
     actor: Any
     free: int = 0
     devices: dict[str, str] = field(default_factory=dict)
+    asked: set[asyncio.Future[Any]] = field(default_factory=set)
     ready: bool = False
     lost: bool = False
     refused: bool = False
@@ -70,20 +75,30 @@ class Cluster:
     # Nodes
 
     async def watch(self) -> None:
-        """Connect, and from then on use the nodes that join and forget those that leave."""
-        loop = asyncio.get_running_loop()
+        """Connect, and from then on use the nodes that join and forget those that leave; returns if it cannot go on."""
         connected = False
         while True:
             try:
                 if not connected:
-                    await loop.run_in_executor(None, connect, self._address)
+                    await self._wait_for(connect, self._address)
                     connected = True
-                listed = await loop.run_in_executor(None, ray.nodes)
+                listed = await self._wait_for(ray.nodes)
             except Exception as error:
+                if connected and self._address.startswith(CLIENT):  # what it had there is gone
+                    print(f"the connection to the cluster at {self._address} was lost", file=sys.stderr, flush=True)
+                    return
                 self._report(unavailable=_one_line(error))
             else:
                 self._compare(seen_nodes(listed))
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _wait_for(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call of Ray returns, however long that takes; that it takes long is reported."""
+        answer = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+        await asyncio.wait([answer], timeout=_ANSWER_SECONDS)
+        if not answer.done():
+            self._report(unavailable=f"the head of the cluster at {self._address} does not answer")
+        return await answer
 
     def _compare(self, seen: list[SeenNode]) -> None:
         for node in seen:
@@ -151,8 +166,9 @@ class Cluster:
             self._say(text)  # it is tried again and again
             if handle.refused:
                 self._unusable[handle.seen.id] = why
-        with contextlib.suppress(RayError):
-            ray.kill(handle.actor)
+        for answer in handle.asked:
+            answer.cancel()
+        asyncio.get_running_loop().run_in_executor(None, _kill, handle.actor)  # it waits for the head
         self._report()
 
     def _report(self, unavailable: str | None = None) -> None:
@@ -180,12 +196,20 @@ class Cluster:
         """What the node's actor answers; `NodeLostError` if it fails or takes longer than `seconds`."""
         if handle.lost:
             raise NodeLostError(f"node {handle.seen.address} has failed")
+        answer = asyncio.ensure_future(getattr(handle.actor, method).remote(*arguments))
+        handle.asked.add(answer)
         try:
-            return await asyncio.wait_for(getattr(handle.actor, method).remote(*arguments), seconds)
+            return await asyncio.wait_for(answer, seconds)
         except TimeoutError:
             why = f"it did not answer for {seconds:.0f} s"
+        except asyncio.CancelledError:
+            if not handle.lost or (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            why = "it has failed"
         except Exception as error:
             why, handle.refused = _one_line(error), True
+        finally:
+            handle.asked.discard(answer)
         self.lose(handle, why)
         raise NodeLostError(f"node {handle.seen.address}: {why}")
 
@@ -255,6 +279,11 @@ class Cluster:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _kill(actor: Any) -> None:
+    with contextlib.suppress(Exception):  # whatever it is, the node is used no more
+        ray.kill(actor)
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import pickle
 import select
@@ -11,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 GATEWAY = "slipstream.measure.fleet.gateway"
 _HEADER = struct.Struct("!Q")
 _PATIENCE = 5.0
+# The gateway sends something every second.
+_MOST_SILENCE = 60.0
 
 Message = dict[str, Any]
 S = TypeVar("S", bound=Speaker)
@@ -86,6 +90,7 @@ class GatewayProcess:
 
     def __init__(self, options: Message) -> None:
         ours, theirs = socket.socketpair()
+        ours.settimeout(_MOST_SILENCE)
         self._socket, self._log = ours, open_log()
         self._process = subprocess.Popen(
             [sys.executable, "-m", GATEWAY, str(theirs.fileno()), str(os.getpid()), json.dumps(options)],
@@ -99,6 +104,7 @@ class GatewayProcess:
         theirs.close()
         self.state = FleetState()
         self._received = bytearray()
+        self._heard_at = time.monotonic()
         self._boxes: dict[str, Mailbox] = {}
 
     @property
@@ -126,9 +132,17 @@ class GatewayProcess:
 
     def read(self, timeout: float | None, until: Mailbox | None = None) -> None:
         """Sort what has come into its mailboxes. Waits for at most `timeout`, and on `until` something is for it."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        while poll.poll(None if timeout is None else timeout * 1000):
+        while True:
+            now = time.monotonic()
+            if not poll.poll(1000 * max(0.0, min(deadline - now, _MOST_SILENCE))):
+                if time.monotonic() - self._heard_at > _MOST_SILENCE:
+                    raise ServerLostError(f"the gateway to Ray has not answered for {_MOST_SILENCE:.0f} s")
+                if now >= deadline:
+                    return
+                continue
             try:
                 data = self._socket.recv(1 << 20)
             except OSError as error:
@@ -136,9 +150,10 @@ class GatewayProcess:
             if not data:
                 raise ServerLostError(f"the gateway to Ray has ended: {self._last_line()}")
             self._received += data
+            self._heard_at = time.monotonic()
             self._sort()
             if until is None or until.mail:
-                timeout = 0.0
+                deadline = self._heard_at
 
     def _sort(self) -> None:
         """Whole messages to where they belong."""
@@ -158,7 +173,7 @@ class GatewayProcess:
                 box.mail.append(message)
         elif message["kind"] == "fleet":
             self.state = FleetState(message["builders"], message["devices"], message["unavailable"])
-        else:
+        elif message["kind"] == "say":
             logger.warning("%s", message["text"])
 
     def _last_line(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -21,6 +22,8 @@ from slipstream.measure.trial import Answer, Trial, failure_in
 from slipstream.measure.types import Failure, FailureKind
 from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer, ServerLostError
+
+logger = logging.getLogger(__name__)
 
 # Beyond a run's own limit, which its node keeps and an RPC device may use up twice, and what the gateway waits: then
 # the gateway has failed too.
@@ -81,6 +84,7 @@ class FleetDevices(Devices):
         self._chosen_from: tuple[Any, int] = (None, 0)
         self._numbers = count(1)
         self._seen_at = time.monotonic()
+        self._said = ""
         self._comparison = Comparison[_Device]()
 
     # Builders
@@ -111,10 +115,15 @@ class FleetDevices(Devices):
         self._time_again(now)
         if state.devices and state.builders:
             self._seen_at = now
-        waited = now - self._seen_at
+        waited, why = now - self._seen_at, ""
         if waited > self._config.remote.queue_seconds:
-            return state.unavailable or f"no node of the fleet was free for {waited:.0f} s"
-        return state.unavailable if waited > self._config.remote.patience_seconds else ""
+            why = state.unavailable or "no node of the fleet was free"
+        elif waited > self._config.remote.patience_seconds:
+            why = state.unavailable
+        if why and why != self._said:
+            logger.warning("nothing can be measured, for %.0f s now: %s", waited, why)
+        self._said = why
+        return why
 
     def _take_in(self, names: Sequence[str]) -> None:
         """Which devices there are, and which of them are set aside."""

@@ -9,6 +9,7 @@ Started by `connection.py`, never by hand.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +38,7 @@ _ON_THE_WAY = 10.0
 _MOST_ATTEMPTS = 8
 _TIMES_PAUSED = 3.0
 _START_OF_GPU = 60.0
+_BEAT_SECONDS = 1.0
 
 Message = dict[str, Any]
 Built = tuple[Message, bytes, str]
@@ -70,20 +73,28 @@ class Gateway:
         self._cluster = cluster(options, self._send)
         self._builds: dict[str, tuple[Build, asyncio.Task[None]]] = {}
         self._libraries: dict[str, tuple[bytes, str]] = {}
-        self._arenas: dict[str, Any] = {}
+        self._arenas: dict[str, asyncio.Future[Any]] = {}
         self._usual: deque[float] = deque(maxlen=64)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        watching = asyncio.create_task(self._cluster.watch())
-        try:
+        """Until the session closes its end, or the cluster cannot be used any more."""
+        tasks = [asyncio.create_task(work) for work in (self._read(), self._beat(), self._cluster.watch())]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def _read(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
                 self._take(pickle.loads(await self._reader.readexactly(size)))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            watching.cancel()
+
+    async def _beat(self) -> None:
+        """A gateway that waits for Ray for ever is recognised by its silence."""
+        while True:
+            self._send({"kind": "beat"})
+            await asyncio.sleep(_BEAT_SECONDS)
 
     def _send(self, message: Message) -> None:
         data = pickle.dumps(message)
@@ -204,7 +215,8 @@ class Gateway:
             node, own = self._cluster.device(device)
             limit = self._run_seconds + (self._twice if own.startswith(RPC_DEVICE) else 0.0)
             if job == "run":
-                answer, stderr = await self._cluster.ask(node, limit, "run", own, *self._run_arguments(message))
+                arguments = await self._run_arguments(message, limit)
+                answer, stderr = await self._cluster.ask(node, limit, job, own, *arguments)
             elif job == "sample":
                 answer = await self._cluster.ask(node, limit, job, own, message["library"], message["number"])
             elif job == "forget":
@@ -215,20 +227,29 @@ class Gateway:
             answer = {"lost": str(error) or type(error).__name__}
         self._send({"to": device, "id": message["id"], "answer": answer, "stderr": stderr})
 
-    def _run_arguments(self, message: Message) -> tuple[Message, bytes, str, list[Any]]:
+    async def _run_arguments(self, message: Message, seconds: float) -> tuple[Message, bytes, str, list[Any]]:
         launch = message["launch"]
         library, module = self._libraries[launch["library"]]
         operator = launch["operator"]
         if operator not in self._arenas:
             with open(launch["arena"], "rb") as file:
-                self._arenas[operator] = self._cluster.put(file.read())
-        return launch, library, module, [self._arenas[operator]]
+                loop = asyncio.get_running_loop()
+                self._arenas[operator] = loop.run_in_executor(None, self._cluster.put, file.read())
+        try:
+            return launch, library, module, [await asyncio.wait_for(asyncio.shield(self._arenas[operator]), seconds)]
+        except Exception:
+            self._arenas.pop(operator, None)
+            raise
 
 
 async def _main(descriptor: int, options: Message, cluster: type[Cluster]) -> None:
     sock = socket.socket(fileno=descriptor)
     reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 24)
-    await Gateway(options, reader, writer, cluster).serve()
+    try:
+        await Gateway(options, reader, writer, cluster).serve()
+    except Exception:
+        traceback.print_exc()
+    os._exit(0)  # Ray's own end takes seconds, and its calls may wait for ever; its cluster notices that this has ended
 
 
 def main(cluster: type[Cluster] = Cluster) -> None:
@@ -236,7 +257,6 @@ def main(cluster: type[Cluster] = Cluster) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if die_with_parent(int(sys.argv[2])):
         asyncio.run(_main(int(sys.argv[1]), json.loads(sys.argv[3]), cluster))
-        os._exit(0)  # Ray's own end takes seconds; its cluster notices that the session has ended
 
 
 if __name__ == "__main__":

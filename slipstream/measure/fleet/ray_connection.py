@@ -15,9 +15,9 @@ from slipstream.errors import MissingDependencyError, SlipstreamError
 
 NAMESPACE = "slipstream"
 LOOPBACK = "127.0.0.1"
+CLIENT = "ray://"
 TOKEN = Path.home() / ".ray" / "auth_token"
 _KNOCK_SECONDS = 3.0
-_CLIENT = "ray://"
 
 
 def has_token() -> bool:
@@ -56,9 +56,9 @@ def connect(address: str) -> None:
         if found is None:
             raise ConnectionError("none runs on this machine")
         _check_client(found)
-        knock(found.removeprefix(_CLIENT))
+        knock(found.removeprefix(CLIENT))
         remedy = f"something listens there; if it is a cluster with a token, copy that to {TOKEN}"
-        if not found.startswith(_CLIENT):
+        if not found.startswith(CLIENT):
             _stay_on_loopback(found)
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except SlipstreamError:
@@ -71,11 +71,11 @@ def connect(address: str) -> None:
 
 def _check_client(address: str) -> None:
     """Refuse what Ray's client cannot do, where it would wait for minutes."""
-    if not address.startswith(_CLIENT):
+    if not address.startswith(CLIENT):
         return
     if importlib.util.find_spec("grpc") is None:
         raise MissingDependencyError(f"{address} needs Ray's client: pip install grpcio")
-    if is_loopback(address.removeprefix(_CLIENT).rpartition(":")[0]):
+    if is_loopback(address.removeprefix(CLIENT).rpartition(":")[0]):
         # Its server calls the cluster at this machine's outer address, where one on loopback does not listen.
         raise FleetError(f"Ray's client does not reach a cluster on loopback, {address}: use auto or HOST:PORT there")
 

@@ -12,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO
 
 from slipstream.measure.fleet.look import NodeView, look, require_ray
 from slipstream.measure.fleet.offer import Offer
@@ -38,26 +40,40 @@ def check_token(host: str) -> None:
         )
 
 
-@contextmanager
-def head(host: str, port: int, offer: Offer | None) -> Iterator[list[NodeView]]:
-    """A cluster while the context lasts; gives its nodes: none, or this machine with what it offers."""
-    with _ray(["--head", f"--port={port}", "--include-dashboard=false"], host, offer, f"{host}:{port}") as nodes:
-        yield nodes
+@dataclass(frozen=True)
+class RunningRay:
+    """Ray on this machine, and the nodes that the cluster had when it began: of a head that offers nothing, none."""
+
+    nodes: list[NodeView]
+    _process: subprocess.Popen[bytes]
+    _log: IO[str]
+
+    def wait(self) -> str:
+        """What it printed last, when it has ended: without the head it goes on for a minute."""
+        self._process.wait()
+        return _last_words(self._log)
 
 
 @contextmanager
-def joined(address: str, host: str | None, offer: Offer) -> Iterator[list[NodeView]]:
-    """This machine as a node of the cluster at `address` while the context lasts; gives all its nodes."""
+def head(host: str, port: int, offer: Offer | None) -> Iterator[RunningRay]:
+    """A cluster while the context lasts, with this machine as a node if it offers something."""
+    with _ray(["--head", f"--port={port}", "--include-dashboard=false"], host, offer, f"{host}:{port}") as running:
+        yield running
+
+
+@contextmanager
+def joined(address: str, host: str | None, offer: Offer) -> Iterator[RunningRay]:
+    """This machine as a node of the cluster at `address` while the context lasts."""
     host = host or (LOOPBACK if is_loopback(address.rpartition(":")[0]) else None)
-    with _ray([f"--address={address}"], host, offer, address) as nodes:
-        others = [view.node.why_not for view in nodes if view.node.why_not]
-        if others and len(others) == len(nodes) - 1:
+    with _ray([f"--address={address}"], host, offer, address) as running:
+        others = [view.node.why_not for view in running.nodes if view.node.why_not]
+        if others and len(others) == len(running.nodes) - 1:
             raise FleetError(f"this node fits none of the fleet's: {others[0]}")
-        yield nodes
+        yield running
 
 
 @contextmanager
-def _ray(options: list[str], host: str | None, offer: Offer | None, address: str) -> Iterator[list[NodeView]]:
+def _ray(options: list[str], host: str | None, offer: Offer | None, address: str) -> Iterator[RunningRay]:
     require_ray()
     resources, labels = (offer.resources(), offer.labels()) if offer is not None else ({}, {})
     command = [sys.executable, "-m", _RAY, "start", *options, "--block", "--disable-usage-stats"]
@@ -72,7 +88,7 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            yield _wait(process, address, log, "" if offer is None else name)
+            yield RunningRay(_wait(process, address, log, "" if offer is None else name), process, log)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -82,7 +98,7 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
                 process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], address: str, log: object, name: str) -> list[NodeView]:
+def _wait(process: subprocess.Popen[bytes], address: str, log: IO[str], name: str) -> list[NodeView]:
     """The cluster's nodes once Ray runs here and, if this is a node with a name, has it among them."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
@@ -98,10 +114,8 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: object, name: str
         time.sleep(0.5)
 
 
-def _last_words(log: object) -> str:
-    assert hasattr(log, "seek")
-    assert hasattr(log, "read")
+def _last_words(log: IO[str]) -> str:
     log.seek(0)
-    lines = [line.strip() for line in str(log.read()).splitlines() if line.strip()]
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "mismatch" in line]
     return (errors or lines or ["it printed nothing"])[-1]
