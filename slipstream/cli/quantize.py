@@ -42,6 +42,11 @@ calibration_option = click.option(
     metavar="X",
     help="Leave layers in float32 until the outputs' relative error is at most this, such as 0.05.",
 )
+@click.option(
+    "--activations",
+    type=click.Choice(["signed", "unsigned"]),
+    help="Bytes of activations.  [default: unsigned on x86-64, whose instructions take those, else signed]",
+)
 @click.option("--layers", is_flag=True, help="Print the error of every layer.")
 @one_line_errors
 def quantize_command(
@@ -51,6 +56,7 @@ def quantize_command(
     random_calibration: int | None,
     keep_float: tuple[str, ...],
     most_error: float | None,
+    activations: str | None,
     layers: bool,
 ) -> None:
     """Write MODEL, an ONNX file in float32 or zoo:NAME, in 8 bits: ONNX Runtime's quantiser, QDQ form, per channel."""
@@ -63,6 +69,7 @@ def quantize_command(
         random_samples=random_calibration or 0,
         keep_float=keep_float,
         most_error=most_error,
+        activations=activations,
     )
     if layers:
         from slipstream.cli.tables import print_table

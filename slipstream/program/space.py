@@ -277,9 +277,9 @@ class Space:
             _, decisions = read_trace(schedule.trace, names)
             schedule.enter_postproc()
             left_out = self._left_out(program, schedule)
-            for postproc in self._postprocs:
-                if not any(name in str(postproc) for name in left_out) and not postproc.apply(schedule):
-                    return None
+            kept = [one for one in self._postprocs if not any(name in str(one) for name in left_out)]
+            if not all(_applies(postproc, schedule) for postproc in kept):
+                return None
         except _REFUSALS:
             return None
         return schedule, decisions
@@ -292,6 +292,16 @@ class Space:
             limits.check(program.decisions)
             left_out.append("VerifyGPUCode")
         return left_out
+
+
+def _applies(postproc: Any, schedule: s_tir.Schedule) -> bool:
+    """Whether a postprocessor takes the schedule. Where extents multiply to more than 32 bits, TVM's raise."""
+    try:
+        return bool(postproc.apply(schedule))
+    except ValueError as error:
+        if "exceeds range of int32" not in str(error):
+            raise
+        return False
 
 
 class StockSpace(Space):

@@ -105,3 +105,15 @@ def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array, fo
     refused = forked_command("compile", MODEL, "-o", "compiled", *data, cwd=tmp_path)
     assert refused.returncode != 0
     assert "add --dtype int8" in refused.stderr
+
+
+def test_activations_are_the_bytes_that_the_machine_multiplies(tmp_path: Path, calibration: Array) -> None:
+    types = {"signed": onnx.TensorProto.INT8, "unsigned": onnx.TensorProto.UINT8}
+    usual = "unsigned" if platform.machine() == "x86_64" else "signed"
+    for asked, expected in {"signed": "signed", "unsigned": "unsigned", None: usual}.items():
+        result = quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, activations=asked, compare=False)
+        graph = onnx.load(str(result.path)).graph
+        zeros = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
+        assert {t.data_type for t in graph.initializer if t.name in zeros} == {types[expected]}
+    with pytest.raises(InputError, match="choose from signed, unsigned"):
+        quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, activations="wide")

@@ -13,6 +13,7 @@ import tvm.script
 import tvm_ffi
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvm import te
 from tvm.s_tir.meta_schedule.postproc import RewriteReductionBlock
 
 from slipstream.diffusion.posterior import Centre, Posterior
@@ -216,3 +217,16 @@ def test_from_scratch_a_random_stock_program_is_the_default(label: str) -> None:
     if stock:
         assert scratch.default.sketch in stock
         assert scratch.own == ()
+
+
+def test_a_layout_too_large_for_tvm_is_refused() -> None:
+    """Weights packed in pairs of rows: with tiles of three rows TVM's postprocessor multiplies beyond 32 bits."""
+    a, w, k = te.placeholder((1, 1, 768)), te.placeholder((24, 384, 64)), te.reduce_axis((0, 768))
+    packed = te.compute(
+        (1, 1, 768), lambda b, i, j: te.sum(a[b, i, k] * w[j // 32, k // 2, j % 32 * 2 + k % 2], axis=k)
+    )
+    func = te.create_prim_func([a, w, packed]).with_attr({"global_symbol": "main", "layout_free_buffers": [1]})
+    space = StockSpace("packed", func, resolve_target())
+    rng = np.random.default_rng(0)
+    drawn = [space.draw(rng) for _ in range(80)]
+    assert 0 < sum(space.realize(program) is not None for program in drawn) < len(drawn)

@@ -55,8 +55,11 @@ class Node:
         environment = {"CUDA_VISIBLE_DEVICES": ""} if is_gpu else with_models_pool() if self._has_cpu else {}
         self._server = ForkServer(PREPARE, {"target": target, **options}, self._config.memory_bytes, environment)
         self._gpus = {name: HeldGpu(name) for name in gpus}
+        # A GPU's process answers one request at a time, in whatever thread it was asked.
+        self._gpu_turns = {name: threading.RLock() for name in gpus}
         self._builds: dict[str, Trial] = {}
         self._asked: set[str] = set()
+        self._cancelled: set[str] = set()
         self._kept: dict[str, Trial | GpuProcess] = {}
         self._arenas: dict[str, int] = {}
         self._probe: WorkerProcess | None = None
@@ -102,7 +105,9 @@ class Node:
             if "failure" not in answer and not makes:
                 continue
             library = _take(path)
-            self._counts["built" if library else "failed"] += 1
+            if library or name not in self._cancelled:
+                self._counts["built" if library else "failed"] += 1
+            self._cancelled.discard(name)
             stderr = found.stderr if isinstance(found, Failure) else ""
             self._asked.discard(name)
             self.end(name)
@@ -117,6 +122,7 @@ class Node:
             if trial is None or trial.worker is None:
                 return
             if name in self._asked:
+                self._cancelled.add(name)
                 self._server.kill_and_wait(trial.worker)  # who waits for its answer finds the end of it
             else:
                 del self._builds[name]
@@ -144,7 +150,7 @@ class Node:
         try:
             here = {**launch, "library": str(path), "arena": f"/proc/{os.getpid()}/fd/{file}"}
             if device in self._gpus:
-                found = self._run_on_gpu(self._gpus[device], name, here)
+                found = self._run_on_gpu(device, name, here)
             elif device in self._remote:
                 found = self._remote[device].run(name, here, module)
             else:
@@ -163,11 +169,9 @@ class Node:
         elif isinstance(kept, Trial):
             with self._quiet():
                 found = self._ask(kept, {"sample": options}, self._config.run_seconds)
-        elif kept is not None and kept is self._gpus[device].process:
-            request = {"sample": {"library": str(self._run_path(library)), **options}}
-            found = self._ask_gpu(self._gpus[device], request)
         else:
-            found = Failure(FailureKind.DEVICE_LOST, "the process that held the program has ended")
+            request = {"sample": {"library": str(self._run_path(library)), **options}}
+            found = self._ask_keeper(device, kept, request)
         return _failed(found) if isinstance(found, Failure) else found
 
     def forget(self, device: str, library: str) -> Answer:
@@ -177,8 +181,8 @@ class Node:
             self._remote[device].forget(library)
         elif isinstance(kept, Trial):
             self._discard(kept)
-        elif kept is not None and kept is self._gpus[device].process:
-            self._ask_gpu(self._gpus[device], {"forget": {"library": str(self._run_path(library))}})
+        else:
+            self._ask_keeper(device, kept, {"forget": {"library": str(self._run_path(library))}})
         return {}
 
     def probe(self, device: str) -> Answer:
@@ -208,20 +212,30 @@ class Node:
             self._discard(trial)
         return found
 
-    def _run_on_gpu(self, gpu: HeldGpu, name: str, launch: dict[str, Any]) -> Answer | Failure:
-        process = gpu.process
-        found = self._ask_gpu(gpu, {"launch": launch})
-        if launch["keep"] and not isinstance(found, Failure):
-            self._kept[name] = process
+    def _run_on_gpu(self, device: str, name: str, launch: dict[str, Any]) -> Answer | Failure:
+        with self._gpu_turns[device]:
+            process = self._gpus[device].process
+            found = self._ask_gpu(device, {"launch": launch})
+            if launch["keep"] and not isinstance(found, Failure):
+                self._kept[name] = process
         return found
 
-    def _ask_gpu(self, gpu: HeldGpu, request: dict[str, Any]) -> Answer | Failure:
-        process, seconds = gpu.process, self._config.run_seconds
-        limit = process.seconds_until_answer(seconds)
-        with suppress(ChannelClosedError):
-            process.channel.send(request)
-        process.channel.is_readable(limit)
-        return gpu.answer(seconds)
+    def _ask_keeper(self, device: str, kept: Trial | GpuProcess | None, request: dict[str, Any]) -> Answer | Failure:
+        """What the process of a GPU answers if it is still the one that `kept` a program."""
+        with self._gpu_turns[device]:
+            if kept is not self._gpus[device].process:
+                return Failure(FailureKind.DEVICE_LOST, "the process that held the program has ended")
+            return self._ask_gpu(device, request)
+
+    def _ask_gpu(self, device: str, request: dict[str, Any]) -> Answer | Failure:
+        gpu, seconds = self._gpus[device], self._config.run_seconds
+        with self._gpu_turns[device]:
+            process = gpu.process
+            limit = process.seconds_until_answer(seconds)
+            with suppress(ChannelClosedError):
+                process.channel.send(request)
+            process.channel.is_readable(limit)
+            return gpu.answer(seconds)
 
     def _time_probe(self, seconds: float) -> list[float]:
         """The reference kernel's times, if it was not timed in the last so many seconds."""
