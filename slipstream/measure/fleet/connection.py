@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -121,7 +122,8 @@ class GatewayProcess:
 
     def forget(self, name: str) -> None:
         if self._boxes.pop(name, None) is not None:
-            self.send({"kind": "end", "name": name})
+            with suppress(ChannelClosedError):  # with the gateway, the build has ended too
+                self.send({"kind": "end", "name": name})
 
     def send(self, message: Message) -> None:
         data = pickle.dumps(message)

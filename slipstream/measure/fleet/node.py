@@ -222,10 +222,11 @@ class Node:
 
     def _ask_keeper(self, device: str, kept: Trial | GpuProcess | None, request: dict[str, Any]) -> Answer | Failure:
         """What the process of a GPU answers if it is still the one that `kept` a program."""
+        lost = Failure(FailureKind.DEVICE_LOST, "the process that held the program has ended")
+        if device not in self._gpus:
+            return lost
         with self._gpu_turns[device]:
-            if kept is not self._gpus[device].process:
-                return Failure(FailureKind.DEVICE_LOST, "the process that held the program has ended")
-            return self._ask_gpu(device, request)
+            return self._ask_gpu(device, request) if kept is self._gpus[device].process else lost
 
     def _ask_gpu(self, device: str, request: dict[str, Any]) -> Answer | Failure:
         gpu, seconds = self._gpus[device], self._config.run_seconds
