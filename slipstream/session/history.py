@@ -208,6 +208,11 @@ class History:
         self._latencies = dict.fromkeys(self.operators, 0.0)  # of those that work
 
     @property
+    def answered(self) -> int:
+        """Trials that a device answered: those that a budget counts."""
+        return self.trials - sum(self.failures[kind] for kind in INCONCLUSIVE_FAILURES)
+
+    @property
     def start_latency(self) -> float:
         """The same sum with default programs."""
         starts = (operator.weight * operator.start for operator in self.operators.values())

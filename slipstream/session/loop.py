@@ -140,7 +140,7 @@ class Session:
         if self._lost_rounds >= _MOST_LOST_ROUNDS:
             return DEVICES_AWAY
         elapsed, history = self.elapsed + self._reserve(self), self.history
-        return self.budget.spent(elapsed, history.trials, history.latency, self.snapshot.left)
+        return self.budget.spent(elapsed, history.answered, history.latency, self.snapshot.left)
 
     @property
     def elapsed(self) -> float:
@@ -214,7 +214,7 @@ class Session:
             size = -(-size // 2)
         if self.budget.trials is not None:
             under_way = sum(len(s.left) for s in self._open.values()) + sum(one.size for one in self._proposals)
-            size = min(size, self.budget.trials - self.history.trials - under_way)
+            size = min(size, self.budget.trials - self.history.answered - under_way)
         return size
 
     def _start_next(self) -> bool:
@@ -554,6 +554,6 @@ class Session:
         snapshot.default_trials = history.default_trials
         snapshot.failures = dict(history.failures)
         snapshot.remaining = self.budget.remaining(
-            snapshot.elapsed, snapshot.trials, snapshot.start_latency, snapshot.latency
+            snapshot.elapsed, history.answered, snapshot.start_latency, snapshot.latency
         )
         self._watcher(Event(kind, snapshot.elapsed, data), snapshot)

@@ -20,6 +20,7 @@ from slipstream.session.budget import Budget
 from slipstream.session.call_time import seconds_of_call
 from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
+from slipstream.session.history import INCONCLUSIVE_FAILURES
 from slipstream.session.interrupt import Interrupt
 from slipstream.session.models import SessionModel, errors_of, session_operators, title_of
 from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
@@ -323,7 +324,8 @@ class SessionRun:
             self._tell("message", snapshot, text=one.said(note))
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
-        measured = sum(1 for _ in self.store.trials(session=self.directory.session))
+        trials = self.store.trials(session=self.directory.session)
+        measured = sum(trial.failure not in INCONCLUSIVE_FAILURES for trial in trials)
         return Snapshot(
             session=self.directory.session,
             model=title_of(self.models),

@@ -28,7 +28,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         target=_target(found.hardware, record.options.get("dtype", "float32")),
         phase="done" if record.status == "finished" else "tune",
         elapsed=record.elapsed,
-        remaining=budget_of(store, record).remaining(record.elapsed, history.trials, start, latency),
+        remaining=budget_of(store, record).remaining(record.elapsed, history.answered, start, latency),
         start_latency=start,
         latency=latency,
         curve=sorted((ended, latency) for ended, latency in at.values() if ended is not None),

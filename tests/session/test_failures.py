@@ -55,6 +55,8 @@ def test_all_devices_away_for_a_while(tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s", Budget(trials=40), Away(2 * OPERATORS), search="random", slot_trials=4)
     assert reason == "all trials are used"
     assert started(session)
+    # What no device answered is not counted against the budget.
+    assert session.history.trials == 40 + 2 * OPERATORS
 
 
 def test_devices_that_stay_away_end_the_session_and_resuming_tries_again(tmp_path: Path) -> None:
