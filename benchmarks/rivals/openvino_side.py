@@ -45,5 +45,5 @@ def computed_in(compiled: Any) -> dict[str, Any]:
 
 def said_by(options: Mapping[str, Any]) -> dict[str, Any]:
     """What the process of a job found about the types it computes in; nothing from runtimes that do not say."""
-    path = Path(options["work"], _FACTS)
+    path = Path(options.get("work", ""), _FACTS)
     return {"computed_in": json.loads(path.read_text())} if path.exists() else {}

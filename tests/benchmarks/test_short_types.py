@@ -69,9 +69,14 @@ def test_a_side_that_computes_in_another_type_is_marked() -> None:
     assert "bfloat16 resnet50 on 4 cores openvino, back to back" in latency.numbers({"a": result})
 
 
-def test_frozen_weights_and_autocast_give_nearly_the_same(tmp_path: Path) -> None:
+def test_frozen_weights_and_autocast_give_nearly_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The torch side as its process opens it, without compiling, and its settings."""
     torch = pytest.importorskip("torch")
+    from torch._inductor import config
+
+    # What the side sets for its process is undone in this one.
+    monkeypatch.setattr(config, "freezing", config.freezing)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     from benchmarks.rivals import torch_side
     from benchmarks.rivals.models import model_files
 
