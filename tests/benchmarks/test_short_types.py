@@ -75,7 +75,6 @@ def test_frozen_weights_and_autocast_give_nearly_the_same(tmp_path: Path, monkey
     from torch._inductor import config
 
     # What the side sets for its process is undone in this one.
-    monkeypatch.setattr(config, "freezing", config.freezing)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     from benchmarks.rivals import torch_side
     from benchmarks.rivals.models import model_files
@@ -84,7 +83,7 @@ def test_frozen_weights_and_autocast_give_nearly_the_same(tmp_path: Path, monkey
     options = {**files, "work": str(tmp_path), "dtype": "bfloat16"}
     assert all(setting.startswith("channels last, frozen") for setting in torch_side.settings("torch.compile", options))
     threads = torch.get_num_threads()
-    with np.load(files["feeds"]) as feeds, np.load(files["expected"]) as expected:
+    with np.load(files["feeds"]) as feeds, np.load(files["expected"]) as expected, config.patch(freezing=False):
         job = {"name": "torch", "setting": "channels last", "threads": 1, "options": options}
         (result,) = torch_side.open_torch(job, dict(feeds))()
         torch.set_num_threads(threads)
