@@ -79,7 +79,7 @@ def start(host: str, port: int, builders: int, measures: bool) -> None:
 def join(
     address: str, builders: int | None, measures: bool, host: str | None, rpc: str | None, rpc_key: str | None
 ) -> None:
-    """Offer this machine to the fleet at HOST:PORT until Ctrl-C; after a loss of the network it joins again.
+    """Offer this machine to the fleet at HOST:PORT until Ctrl-C; should the fleet be lost, it tries to join again.
 
     It builds programs on all cores and, if a session tunes for hardware of its class, measures them; on a CPU one at
     a time, with building stopped meanwhile. With --rpc and --rpc-key it offers the devices of an RPC tracker near it in

@@ -76,7 +76,7 @@ def quantize(
     instructions, and so its runtimes, take: unsigned ones on x86-64. Without `compare` no errors are computed, which
     takes half the time.
     """
-    activations = activations or usual_activations()
+    activations = activations or _usual_activations()
     if activations not in ACTIVATIONS:
         raise InputError(f"there are no activations {activations!r}: choose from {', '.join(ACTIVATIONS)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def quantize(
             more *= 2
 
 
-def usual_activations() -> str:
+def _usual_activations() -> str:
     """The bytes that dot products take on this machine: x86-64's have an unsigned and a signed operand."""
     return "unsigned" if platform.machine() == "x86_64" else "signed"
 

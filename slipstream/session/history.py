@@ -65,6 +65,11 @@ class Trial:
         return self.failure in INCONCLUSIVE_FAILURES
 
 
+def count_answered(trials: Iterable[TrialRecord]) -> int:
+    """How many of a session's trials a device answered: those that a budget counts."""
+    return sum(trial.failure not in INCONCLUSIVE_FAILURES for trial in trials)
+
+
 @dataclass(slots=True)
 class Slot:
     """A slot. `ended` is the session's time at its end; `lost` says how the search crashed, if it did.
@@ -209,7 +214,7 @@ class History:
 
     @property
     def answered(self) -> int:
-        """Trials that a device answered: those that a budget counts."""
+        """See `count_answered`."""
         return self.trials - sum(self.failures[kind] for kind in INCONCLUSIVE_FAILURES)
 
     @property

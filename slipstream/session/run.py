@@ -20,7 +20,7 @@ from slipstream.session.budget import Budget
 from slipstream.session.call_time import seconds_of_call
 from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
-from slipstream.session.history import INCONCLUSIVE_FAILURES
+from slipstream.session.history import count_answered
 from slipstream.session.interrupt import Interrupt
 from slipstream.session.models import SessionModel, errors_of, session_operators, title_of
 from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
@@ -324,15 +324,14 @@ class SessionRun:
             self._tell("message", snapshot, text=one.said(note))
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
-        trials = self.store.trials(session=self.directory.session)
-        measured = sum(trial.failure not in INCONCLUSIVE_FAILURES for trial in trials)
+        answered = count_answered(self.store.trials(session=self.directory.session))
         return Snapshot(
             session=self.directory.session,
             model=title_of(self.models),
             target=str(self.target),
             phase="prepare",
             elapsed=self.elapsed_before + time.monotonic() - self.began,
-            remaining=self.budget.remaining(self.elapsed_before, measured, math.inf, math.inf),
+            remaining=self.budget.remaining(self.elapsed_before, answered, math.inf, math.inf),
             start_latency=math.inf,
             latency=math.inf,
             curve=[],

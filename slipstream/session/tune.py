@@ -23,7 +23,7 @@ from slipstream.session.asked_models import ask, ask_again, is_several, read_mod
 from slipstream.session.budget import BUDGET, Budget, budget_of
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
-from slipstream.session.history import INCONCLUSIVE_FAILURES
+from slipstream.session.history import count_answered
 from slipstream.session.models import SessionModel, fingerprint_of, session_operators, title_of
 from slipstream.session.priors import read_chosen_priors
 from slipstream.session.result import TuningResult
@@ -329,8 +329,7 @@ def _absolute(store: StoreLocation) -> StoreLocation:
 
 def _more(budget: Budget, record: SessionRecord, store: Store) -> Budget:
     """A budget that counts from now, as one that counts from the beginning."""
-    asked = budget.trials is not None
-    used = sum(t.failure not in INCONCLUSIVE_FAILURES for t in store.trials(session=record.id)) if asked else 0
+    used = count_answered(store.trials(session=record.id)) if budget.trials is not None else 0
     return replace(
         budget,
         seconds=None if budget.seconds is None else budget.seconds + record.elapsed,

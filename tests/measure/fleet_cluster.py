@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -63,9 +64,18 @@ class FleetCluster:
         """All of them: the head's, the nodes', and what those have started."""
         return psutil.Process(self._process.pid).children(recursive=True)
 
+    def named(self, beginning: str) -> list[psutil.Process]:
+        """Those whose names begin so. Workers come and go while they are listed."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                if process.name().startswith(beginning):
+                    found.append(process)
+        return found
+
     def head(self) -> psutil.Process:
         """What membership, actors and addresses are kept in."""
-        return next(process for process in self.processes() if process.name() == "gcs_server")
+        return self.named("gcs_server")[0]
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -205,15 +205,7 @@ def test_a_build_that_straggles_is_given_to_another_node(cluster: FleetCluster) 
 
 
 def actors(cluster: FleetCluster) -> list[psutil.Process]:
-    return [process for process in cluster.processes() if _name(process).startswith("ray::Node")]
-
-
-def _name(process: psutil.Process) -> str:
-    """Workers come and go while they are listed."""
-    try:
-        return str(process.name())
-    except psutil.NoSuchProcess:
-        return ""
+    return cluster.named("ray::Node")
 
 
 def wait_for(condition: Any, seconds: float) -> None:

@@ -56,7 +56,7 @@ class Node:
         self._server = ForkServer(PREPARE, {"target": target, **options}, self._config.memory_bytes, environment)
         self._gpus = {name: HeldGpu(name) for name in gpus}
         # A GPU's process answers one request at a time, in whatever thread it was asked.
-        self._gpu_turns = {name: threading.RLock() for name in gpus}
+        self._gpu_turns = {name: threading.Lock() for name in gpus}
         self._builds: dict[str, Trial] = {}
         self._asked: set[str] = set()
         self._cancelled: set[str] = set()
@@ -229,14 +229,14 @@ class Node:
             return self._ask_gpu(device, request) if kept is self._gpus[device].process else lost
 
     def _ask_gpu(self, device: str, request: dict[str, Any]) -> Answer | Failure:
+        """What its process answers to the thread whose turn it is."""
         gpu, seconds = self._gpus[device], self._config.run_seconds
-        with self._gpu_turns[device]:
-            process = gpu.process
-            limit = process.seconds_until_answer(seconds)
-            with suppress(ChannelClosedError):
-                process.channel.send(request)
-            process.channel.is_readable(limit)
-            return gpu.answer(seconds)
+        process = gpu.process
+        limit = process.seconds_until_answer(seconds)
+        with suppress(ChannelClosedError):
+            process.channel.send(request)
+        process.channel.is_readable(limit)
+        return gpu.answer(seconds)
 
     def _time_probe(self, seconds: float) -> list[float]:
         """The reference kernel's times, if it was not timed in the last so many seconds."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from slipstream.measure.config import Racing
+from slipstream.measure.timing.racing import runs_per_sample
 from slipstream.statistics import median
 
 # If a thread had to wait for a core for more than this share of the time, the program was not measured alone.
@@ -16,7 +18,8 @@ MOST_WAITING = 0.05
 PROBE_SIZE = 256
 PROBE_SECONDS = 1.0
 _PROBE_SAMPLES = 5
-_PROBE_SAMPLE_SECONDS = 5e-4  # with many threads a run of the kernel takes little more than starting them
+# With many threads a run of the kernel takes little more than starting them.
+_PROBE_RACING = Racing(sample_seconds=5e-4)
 
 Waits = dict[str, float]
 
@@ -39,7 +42,7 @@ def longest_wait(before: Waits, after: Waits) -> float:
 def sample_probe(sample: Callable[[int, int], Sequence[float]]) -> list[float]:
     """Seconds of a run of the reference kernel, several times; `sample` is given runs a sample and samples."""
     (once,) = sample(2, 1)
-    return list(sample(max(2, round(_PROBE_SAMPLE_SECONDS / max(once, 1e-7))), _PROBE_SAMPLES))
+    return list(sample(max(2, runs_per_sample(once, _PROBE_RACING)), _PROBE_SAMPLES))
 
 
 @dataclass
