@@ -46,8 +46,9 @@ def follow(stored: StoredHistory) -> Course:
             spans.append(span)
     spans.sort(key=lambda span: span.number)
     searched = sum(slot.search_seconds for slot in history.slots.values())
-    ran = sum(trial.run_seconds for operator in history.operators.values() for trial in operator.trials)
-    measured = _covered(spans) + time.defaults_end - time.defaults_start
+    trials = [trial for operator in history.operators.values() for trial in operator.trials]
+    ran = _covered([(trial.done_at - trial.run_seconds, trial.done_at) for trial in trials])
+    measured = _covered([(span.start, span.end) for span in spans]) + time.defaults_end - time.defaults_start
     return Course(
         time=time,
         curve=_curve(stored, time),
@@ -78,10 +79,10 @@ def _curve(stored: StoredHistory, time: SessionTime) -> list[tuple[float, float,
     return curve
 
 
-def _covered(spans: list[SlotSpan]) -> float:
-    """Seconds in which at least one slot was open."""
-    covered = reached = 0.0
-    for span in sorted(spans, key=lambda span: span.start):
-        covered += max(0.0, span.end - max(span.start, reached))
-        reached = max(reached, span.end)
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Seconds that at least one of the spans covers."""
+    covered, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
     return covered

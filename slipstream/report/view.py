@@ -249,13 +249,16 @@ def _fewer_slots(spans: Sequence[SlotSpan]) -> list[SlotSpan]:
 def _split(stored: StoredHistory, course: Course, elapsed: float) -> dict[str, float]:
     """Seconds by activity. Search, build and run are counted slot by slot, the rest by the last run of the session.
 
-    The scheduler and the cost model may work while programs are built: those seconds count as theirs, not as building.
+    Activities may go on side by side, several on several cores: what goes on while programs are built counts as itself
+    and not as building, and where the rest still adds up to more than the session lasted, each gets its share of it.
     """
     assert stored.record is not None
     known = stored.record.result.get("split", {})
     split = {"search": course.search_seconds, "build": 0.0, "run": course.run_seconds}
     split |= {name: known[name] for name in ("schedule", "train", "store", "compile") if name in known}
     split["build"] = min(course.build_seconds, max(0.0, elapsed - sum(split.values())))
+    total = max(elapsed, sum(split.values()))
+    split = {name: seconds * elapsed / total for name, seconds in split.items()} if total else split
     return {name: _time(s) for name, s in (split | {"other": max(0.0, elapsed - sum(split.values()))}).items()}
 
 

@@ -187,6 +187,21 @@ def test_what_the_store_knew_before_is_a_step_of_the_curve(tmp_path: Path) -> No
     assert structure["headline"]["latency"] == pytest.approx(2.4e-3)
 
 
+def test_the_split_adds_up_where_activities_go_on_side_by_side(tmp_path: Path) -> None:
+    """Sixteen programs timed at once take the time of one; a scheduler that works beside them does not add to it."""
+    folder = made_up_session(tmp_path / "s", operators=1, slots=0)
+    with Store.open(folder.store) as store:
+        hardware, (key,) = store.session(folder.session).hardware, store.session_operators(folder.session)
+        for position in range(1, 17):
+            store.append_trial(made_up_trial(folder.session, hardware, key, 0, position, 1e-3, BEGAN + 4.5))
+    assert session_structure(folder.path)["split"]["run"] == pytest.approx(2 * 0.05)  # the default program, and these
+    with Store.open(folder.store) as store:
+        store.update_session(folder.session, result={"split": {"compile": 1.0, "schedule": 4.0, "train": 3.0}})
+    structure = session_structure(folder.path)
+    assert sum(structure["split"].values()) == pytest.approx(structure["session"]["elapsed"], abs=0.01)
+    assert structure["split"]["schedule"] == pytest.approx(4 * structure["split"]["compile"], abs=0.01)
+
+
 def test_forecasts_that_were_left_out_come_with_the_next_reading(tmp_path: Path) -> None:
     view = SessionView(made_up_session(tmp_path / "s", operators=2, slots=10))
     counts = []
