@@ -6,9 +6,9 @@
     python -m benchmarks.dynatune.record --tuners autotvm,chameleon,adatune --models squeezenet1_1 --trials 32
 
 After an interruption the same command continues; `slipstream status build/dynatune/MODEL-SEED` shows how far it is.
-Operators share no programs (each is a family of its own), but one cost model, which is trained on the earlier operators
-too. `--tuners` names some of `benchmarks/dynatune/tuners.py` in place of diffusion. With `--budget 150s` for each model
-operators take turns, so that all have about as many trials at the end.
+Operators share no programs (each is a family of its own) unless `--families` lets them, as in a session, but one cost
+model, which is trained on the earlier operators too. `--tuners` names some of `benchmarks/dynatune/tuners.py` in place
+of diffusion. With `--budget 150s` for each model operators take turns, so that all have as many trials at the end.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ def record(
     budget: str | None,
     tuner: str | None = None,
     threads: int | None = None,
+    families: bool = False,
 ) -> Recording:
     """Tune all operators of a zoo model, or go on with it."""
     load = os.getloadavg()
     _, chosen, changed = TUNERS[tuner] if tuner else ("", {"search": "diffusion"}, {})
     # Nothing but the number of trials ends an operator.
     settings = {"families": "none", "slot_trials": _SLOT_TRIALS, "patience_trials": 10 * trials, "most_trials": trials}
-    settings |= changed
+    settings |= changed | ({"families": Settings().families} if families else {})
     scheduler = "sequential" if budget is None else "round_robin"
     how: dict[str, Any] = {"scheduler": scheduler, **chosen, "seed": seed, "target": target, "threads": threads}
     tune_apart(f"zoo:{model}", folder, budget=budget, settings=settings, **how)
     said = f"python -m benchmarks.dynatune.record --models {model}" + (f" --tuners {tuner}" if tuner else "")
+    said += " --families" if families else ""
     recording = recording_of(folder, model, seed, {"command": said, "load": load, "load_at_end": os.getloadavg()})
     begun = recording.about["settings"]["most_trials"]
     if begun != trials:
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="where the sessions are kept")
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'; cuda's curves go beside the CPU's")
     parser.add_argument("--curves", type=Path, help="where the curves go")
+    parser.add_argument("--families", action="store_true", help="let operators learn from their relatives")
     parser.add_argument("--threads", type=int, help="that programs run on [all cores]; 1 on a busy machine")
     parser.add_argument("--tuners", default="", help=f"of {', '.join(TUNERS)}, with commas, in turns [diffusion]")
     parser.add_argument("--quick", action="store_true", help="all tuners on tiny_cnn, 16 trials each, into build/")
@@ -159,9 +162,8 @@ def main() -> None:
             for model, tuner in product(options.models.split(","), tuners):
                 print(f"{model}, {tuner or 'diffusion'}, seed {seed}", flush=True)
                 folder = work / (tuner or "") / f"{model}-{seed}"
-                recording = record(
-                    model, seed, options.trials, folder, options.target, options.budget, tuner, options.threads
-                )
+                how = (options.target, options.budget, tuner, options.threads, options.families)
+                recording = record(model, seed, options.trials, folder, *how)
                 print(f"wrote {recording.write(folder_of(tuner, curves) if tuner else curves)}", flush=True)
     except KeyboardInterrupt:
         sys.exit("interrupted: the same command goes on from here")

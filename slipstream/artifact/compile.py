@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,9 +42,10 @@ from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.linker import link
 from slipstream.machine.target import Target, resolve_target
 from slipstream.runtime.library import ModelLibrary
-from slipstream.runtime.link import copy_pool, model_linker
+from slipstream.runtime.link import copy_pool, link_model
 from slipstream.runtime.plan import Plan
 from slipstream.runtime.source import model_source, symbol_prefix
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 from slipstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def compile(
     check_destination(output)
     clock = _Stages(progress)
     clock.start("import")
+    import_tvm_without_torch()
     locked = None if lock is None else Lock.read(lock)
     if locked is None:
         resolved = resolve_target(target, threads, dtype)
@@ -450,9 +451,7 @@ def _write_library(
         copy_pool(path.parent)
         offsets, size = [weight.offset for weight in weights], weights_file.stat().st_size
         source = model_source(built.plan, prefix, part.inputs, part.outputs, offsets, size, threads)
-        with tempfile.TemporaryDirectory() as scratch:
-            (file := Path(scratch) / "plan.c").write_text(source)
-            built.executable.export_library(str(path), fcompile=model_linker(file, path.parent, prefix))
+        link_model(source, built.objects, path, prefix)
     return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so"))
 
 

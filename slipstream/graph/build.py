@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,8 @@ from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.gpu.triton.kernel import launch_kernels
 from slipstream.graph.relax_walk import map_prim_funcs
-from slipstream.machine.target import Target
+from slipstream.machine.target import Target, available_cores
+from slipstream.processes.forked import ForkedCrashError, side_by_side
 from slipstream.runtime.plan import Plan
 from slipstream.tvm_bridge.nvrtc import compile_kernels_separately, use_nvrtc
 
@@ -33,16 +37,19 @@ Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 # A scalar is part of the code; anything larger is a weight and is stored in the weights file.
 _LARGEST_SCALAR = 16
+# Each of the processes that build a model's operators takes some memory.
+_MOST_PROCESSES = 16
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Compiled code: the operators that `plan` calls or, without one, a `main` for TVM's virtual machine, which takes
-    the model's inputs and then one tuple: `weights`."""
+    """Compiled code: `objects` with the operators that `plan` calls or, without one, an `executable` with a `main` for
+    TVM's virtual machine, which takes the model's inputs and then one tuple: `weights`."""
 
     executable: Any
     weights: list[np.ndarray[Any, Any]]
     plan: Plan | None = None
+    objects: tuple[bytes, ...] = ()
 
 
 def apply_programs(mod: tvm.IRModule, target: Target, program: Program | None = None) -> tvm.IRModule:
@@ -64,10 +71,8 @@ def build_planned(mod: tvm.IRModule, target: Target) -> BuiltModel:
     except UnplannableError as reason:
         logger.info("the model runs in TVM's virtual machine: %s", reason)
         return build(mod, target)
-    try:
-        return BuiltModel(build_operators(operators_of(calls, plan), target, plan.callers_arguments()), weights, plan)
-    except (tvm.error.InternalError, ValueError, RuntimeError) as error:
-        raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
+    objects = build_objects(operators_of(calls, plan), target, plan.callers_arguments())
+    return BuiltModel(None, weights, plan, tuple(objects))
 
 
 def build(mod: tvm.IRModule, target: Target) -> BuiltModel:
@@ -112,17 +117,55 @@ def prepare_for_cuda() -> None:
     use_nvrtc()
 
 
-def build_operators(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Collection[int]]) -> Any:
-    """A library of scheduled TIR functions. Callers pass what the functions expect: they check no shapes.
+def build_processes() -> int:
+    """How many build a model's operators side by side."""
+    return min(available_cores(), _MOST_PROCESSES)
+
+
+def build_objects(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Collection[int]]) -> list[bytes]:
+    """An object file of each scheduled TIR function. Callers pass what the functions expect: they check no shapes.
 
     Arguments begin at a multiple of 64 bytes, except for those that are `unaligned`, by function and position.
+    The files do not depend on how many processes build them.
     """
-    anywhere = [mod[name].params[position] for name, positions in unaligned.items() for position in positions]
-    mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(mod)
-    lower, finalize_host, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
-    host, _ = split_host_device_mods(lower(mod))
-    host = tvm.transform.Sequential([tirx.transform.SkipAssert(), finalize_host()])(host)
-    return tvm.runtime.Executable(codegen_build(_without_alignment(host, anywhere), target.tvm))
+    functions = sorted(mod.functions.items(), key=lambda item: str(item[0].name_hint))
+    # About as much for each process: how long a function takes to compile follows from its number of stores.
+    order = sorted(range(len(functions)), key=lambda n: -_stores(functions[n][1]))
+    processes = min(build_processes(), len(functions))
+    shares = [order[n::processes] for n in range(processes)]
+
+    def build_share(share: list[int]) -> dict[int, bytes]:
+        return {n: _object_of(functions[n], target, unaligned.get(functions[n][0].name_hint, ())) for n in share}
+
+    works = [partial(build_share, share) for share in shares]
+    try:
+        built = side_by_side(works) if processes > 1 else [work() for work in works]
+    except ForkedCrashError as error:
+        raise BuildError(f"TVM could not build the model: its compiler was {error}") from None
+    objects = {n: content for share in built for n, content in share.items()}
+    return [objects[n] for n in range(len(functions))]
+
+
+def _stores(func: tirx.PrimFunc) -> int:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(func.body, ((tirx.BufferStore, found.append),))
+    return len(found)
+
+
+def _object_of(named: tuple[Any, tirx.PrimFunc], target: Target, unaligned: Collection[int]) -> bytes:
+    name, func = named
+    anywhere = [func.params[position] for position in unaligned]
+    try:
+        mod = tirx.transform.BindTarget(target.tvm.with_host(target.tvm))(tvm.IRModule({name: func}))
+        lower, finalize_host, _ = tirx.get_tir_pipeline(tir_pipeline.NAME)
+        host, _ = split_host_device_mods(lower(mod))
+        host = tvm.transform.Sequential([tirx.transform.SkipAssert(), finalize_host()])(host)
+        built = codegen_build(_without_alignment(host, anywhere), target.tvm)
+    except (tvm.error.InternalError, ValueError, RuntimeError) as error:
+        raise BuildError(f"TVM could not build the model: {_last_line(error)}") from error
+    with tempfile.TemporaryDirectory() as scratch:
+        built.write_to_file(str(file := Path(scratch) / "operator.o"), "o")
+        return file.read_bytes()
 
 
 def _without_alignment(mod: tvm.IRModule, arguments: Sequence[Any]) -> tvm.IRModule:

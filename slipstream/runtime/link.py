@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream.errors import BuildError
@@ -57,22 +58,23 @@ def cache_folder() -> Path:
     return Path(home) / "slipstream"
 
 
-def model_linker(source: Path, directory: Path, prefix: str) -> Callable[..., None]:
-    """What TVM calls with the object files of a model's operators: links them with the model's C `source`.
+def link_model(source: str, objects: Sequence[bytes], output: Path, prefix: str) -> None:
+    """Link the object files of a model's operators with its C `source` into the library `output`.
 
-    The pool's library has to be in `directory`, where the model's is going to be. Programs that are linked with the
-    model look for it under the name it is exported with, wherever they are.
+    The pool's library has to be in the same folder. Programs that are linked with the model look for it under the name
+    it is exported with, wherever they are.
     """
-    exported = source.with_suffix(".map")
-    exported.write_text(f"{{ global: {' '.join(f'*_{name};' for name in (*_PUBLIC, *_FOR_TUNING))} local: *; }};\n")
-
-    def link(output: str, objects: Sequence[str], options: object = None, cc: object = None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        (plan := scratch / "plan.c").write_text(source)
+        public = " ".join(f"*_{name};" for name in (*_PUBLIC, *_FOR_TUNING))
+        (exported := scratch / "plan.map").write_text(f"{{ global: {public} local: *; }};\n")
+        files = [scratch / f"operators{n}.o" for n in range(len(objects))]
+        for file, content in zip(files, objects, strict=True):
+            file.write_bytes(content)
         passed = [f"--version-script,{exported}", "-rpath,$ORIGIN", f"-soname,lib{prefix}.so"]
-        extra = [f"-I{NATIVE}", *(f"-Wl,{option}" for option in passed), str(directory / POOL), "-lm"]
-        _compile([source, *map(Path, objects)], Path(output), extra)
-
-    link.output_format = "so"  # type: ignore[attr-defined]  # TVM asks this attribute which file type to hand over
-    return link
+        extra = [f"-I{NATIVE}", *(f"-Wl,{option}" for option in passed), str(output.parent / POOL), "-lm"]
+        _compile([plan, *files], output, extra)
 
 
 def _compile(files: Sequence[Path], output: Path, extra: Sequence[str]) -> None:

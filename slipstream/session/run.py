@@ -171,10 +171,14 @@ class SessionRun:
 
     def _reserve(self, session: Any) -> float:
         """Seconds to leave for the end: settling, and about what building each operator's best program took."""
+        from slipstream.graph.build import build_processes
+
         if self.budget.seconds is None:
             return 0.0
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
+        if self.target.gpu is None:
+            builds /= build_processes()
         settling = _SETTLE_SHARE * self.budget.seconds
         fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
         return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds + settling))

@@ -32,6 +32,7 @@ from slipstream.session.settings import Settings, make_settings
 from slipstream.session.show_progress import show_progress
 from slipstream.store import OperatorRecord, PostgresUrl, SessionRecord, Store, StoreLocation, store_location
 from slipstream.store.opening import check_location
+from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.frontends.inputs import Array
@@ -135,6 +136,7 @@ def tune(
     location = output / STORE if store is None else _absolute(store_location(store))
     if store is not None:
         check_location(location)
+    import_tvm_without_torch()
     resolved = resolve_target(target, threads, dtype)
     # A measurer of the user's need not know that programs may come later.
     cores = available_cores() if parts.measurer.is_ours and rpc is None else 0
