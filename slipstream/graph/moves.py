@@ -73,7 +73,7 @@ def _move(statement: Any, places: Mapping[Any, int]) -> Move | None:
         and int(statement.predicate.value) == 1
         and len(loops) == len(block.iter_vars)
         and all(value.same_as(loop.loop_var) for value, loop in zip(statement.iter_values, loops, strict=True))
-        and all(int(axis.iter_type) == DATA_PARALLEL for axis in block.iter_vars)
+        and all(int(axis.iter_type) == DATA_PARALLEL and int(axis.dom.extent) > 0 for axis in block.iter_vars)
     )
     if not plain:
         return None
@@ -97,7 +97,7 @@ def _move(statement: Any, places: Mapping[Any, int]) -> Move | None:
 
 def _steps(buffer: Any, indices: Sequence[Any], counters: Mapping[Any, int]) -> tuple[int, Steps] | None:
     """Where the first element is and how far each counter moves from it; None if counters do not act separately."""
-    if buffer.strides or int(buffer.elem_offset) != 0:
+    if buffer.strides or not isinstance(buffer.elem_offset, tirx.IntImm) or int(buffer.elem_offset) != 0:
         return None
     shape = [int(extent) for extent in buffer.shape]
     start, total = 0, Steps()

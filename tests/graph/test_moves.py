@@ -72,8 +72,9 @@ def test_anything_else_is_not_a_move(compute: Any) -> None:
     assert moves_of(te.create_prim_func([source, compute(source)])) is None
 
 
-def test_bfloat16_is_left_to_the_compiler() -> None:
+def test_bfloat16_and_nothing_at_all_are_left_to_the_compiler() -> None:
     assert moves_of(made((4, 6), (6, 4), lambda y, x: (x, y), "bfloat16")) is None
+    assert moves_of(made((4, 0), (0, 4), lambda y, x: (x, y))) is None
 
 
 def test_a_model_is_folded_by_moves_and_by_compiled_functions_alike() -> None:
