@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -64,7 +65,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             slipstream.compile(files["source"], artifact, dtype=computed)
         about = {"tuned": bool(options.sessions), "dtype": dtype, "threads": available_cores()}
         sides = opened(files, artifact, options, computed)
-        yield f"{model}{of_type.replace('-', ' ')}", {**about, **profile(sides, options.seconds)}
+        name = model if dtype == "float32" else f"{model} {dtype} {platform.machine()}"
+        yield name, {**about, **profile(sides, options.seconds)}
 
 
 def opened(files: Mapping[str, str], artifact: Path, options: argparse.Namespace, computed: str) -> dict[str, Any]:
