@@ -56,7 +56,7 @@ Progress = Callable[[str], None]
 T = TypeVar("T")
 
 # On so few the plan's estimate of how many threads an operator is worth is as good as a measurement.
-_FEW_THREADS = 4
+FEW_THREADS = 4
 
 
 NO_DOT_PRODUCT = "the target has no instruction for 8-bit dot products: the model runs in ordinary multiplications"
@@ -158,7 +158,7 @@ def compile(
         input_data=input_data,
         tuned=locked.tuned if locked else None,
         pad=pad,
-        choose_threads=resolved.threads > _FEW_THREADS,
+        choose_threads=resolved.threads > FEW_THREADS,
         choices=locked.choices if locked else None,
         stage=clock.start,
     )

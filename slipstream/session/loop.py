@@ -108,6 +108,7 @@ class Session:
             settings.patience_trials,
             settings.most_trials,
         )
+        self._without_default: deque[str] = deque()  # operators whose default program is to be measured next
         self._lost_rounds = 0
         self._next_retry = 0  # number of given slots at which default programs are tried again
 
@@ -374,22 +375,29 @@ class Session:
         """
         begun = {slot.operator for slot in self.history.slots.values() if slot.default}
         wanted = self._lacking_default() | (set(self.operators) - begun)
-        for key in [key for key in self.operators if key in wanted]:
-            if self.over() is not None:
-                break
-            realized = [r for r in map(self.operators[key].space.realize, self._known_before(key)) if r is not None]
-            self._begin(self._next_slot, key, self._proposed(key, realized), 0.0, DEFAULTS)
         others = {number: one for number, one in self._open.items() if not one.slot.default}
-        defaults = {number: one for number, one in self._open.items() if one.slot.default}
-        self._open = dict(defaults)
-        self._measure()
-        if not any(one.left for one in defaults.values()):
+        self._open = {number: one for number, one in self._open.items() if one.slot.default}
+        self._without_default = deque(key for key in self.operators if key in wanted)
+        if self._open or self._open_default():
+            self._measure()
+        defaults = dict(self._open)
+        if not self._without_default and not any(one.left for one in defaults.values()):
             for number in sorted(defaults):
                 self._finish(number)
             self._note_round([trial for one in defaults.values() for trial in one.slot.trials])
+        self._without_default.clear()
         self._open |= others
         self._next_retry = 2 * self.history.given_slots + 1
         self._latency_changed()
+
+    def _open_default(self) -> bool:
+        """Open the slot of the next default program to measure, if there is one."""
+        if not self._without_default or self.over() is not None:
+            return False
+        key = self._without_default.popleft()
+        realized = [r for r in map(self.operators[key].space.realize, self._known_before(key)) if r is not None]
+        self._begin(self._next_slot, key, self._proposed(key, realized), 0.0, DEFAULTS)
+        return True
 
     def _lacking_default(self) -> set[str]:
         """Operators whose default program could not be measured for a reason that passes."""
@@ -443,6 +451,8 @@ class Session:
                 number, position = waiting.popleft()
                 one = self._open[number]
                 yield Candidate(one.slot.operator, one.programs[position].text, f"{number}:{position}")
+            elif self._open_default():
+                continue
             elif not tuning or self.settings.in_flight == 1:
                 return
             elif not self._open_next(wait=not self._open):

@@ -72,16 +72,17 @@ class SessionRun:
         self._note_calls(snapshot, found)
         self._tell("started", snapshot, model=snapshot.model, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
-        stored = stored_relatives(operators, self.store, record.hardware)
-        priors = priors_for(settings, self.store.hardware(record.hardware), peak)
-        families = Families(operators, settings.families, stored, priors)
-        if families.nothing_fits:
-            text = "the priors fit no operator of this model and are not used: they were made for other sketches"
-            self._tell("message", snapshot, text=text)
-        self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
         context = self._context(peak, {o.key: reference_text(o.func) for o in found})
         made = self.plugins
+        # What measures starts its processes, which takes as long as finding the families.
         with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
+            stored = stored_relatives(operators, self.store, record.hardware)
+            priors = priors_for(settings, self.store.hardware(record.hardware), peak)
+            families = Families(operators, settings.families, stored, priors)
+            if families.nothing_fits:
+                text = "the priors fit no operator of this model and are not used: they were made for other sketches"
+                self._tell("message", snapshot, text=text)
+            self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
             session = Session(
                 store=self.store,
                 session=record.id,
@@ -256,7 +257,7 @@ class SessionRun:
         self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]
     ) -> tuple[list[float], str]:
         """Seconds of a run of each shape of the compiled model, and why it has default programs if it has."""
-        from slipstream.artifact.compile import write_artifact
+        from slipstream.artifact.compile import FEW_THREADS, write_artifact
         from slipstream.artifact.lock import programs_digest
         from slipstream.graph.prepare import prepare_parts
         from slipstream.program.scheduled import schedule_with
@@ -286,7 +287,7 @@ class SessionRun:
                 input_data=one.input_data,
                 tuned=tuned,
                 pad=one.pad,
-                choose_threads=self.rpc is None,
+                choose_threads=self.rpc is None and self.target.threads > FEW_THREADS,
                 stage=stage,
             )
             for text in manifest.verification.notes if manifest.verification else ():
