@@ -104,7 +104,7 @@ def _seconds(result: Mapping[str, Any], there: Iterable[float]) -> str:
 
 
 def _times(models: Mapping[str, Any]) -> list[str]:
-    """A row for each model and one for the geometric mean of medians over seeds."""
+    """A row for each model, with medians over seeds. No mean: some models have nothing to tune."""
     lines, sooner = [], _sooner(models)
     for model, result in models.items():
         end = result["stages"][PRESET_END]["seconds"]
@@ -112,9 +112,6 @@ def _times(models: Mapping[str, Any]) -> list[str]:
         ours = _seconds(result, _ours(result, PRESET_END))
         cells = [*(f"{there:.0f}" for there in seconds), ours, *(f"{times:.1f}" for times in sooner[model])]
         lines.append(f"| {model} | {' | '.join(cells)} |")
-    if all(min(times) > 0 for times in sooner.values()):
-        means = [geometric_mean(column) for column in zip(*sooner.values(), strict=True)]
-        lines.append(f"| geometric mean | | | | {' | '.join(f'{mean:.1f}' for mean in means)} |")
     return lines
 
 
@@ -133,8 +130,6 @@ def numbers(models: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for column, of in enumerate(("its end", "itself")):
         by_model = {model: times[column] for model, times in sooner.items()}
-        never = min(by_model.values()) == 0
-        found[f"times sooner than {of}"] = "never" if never else f"{geometric_mean(by_model.values()):.1f}"
         found |= {f"{model}: times sooner than {of}": f"{times:.1f}" for model, times in by_model.items()}
     for to, name in ((PRESET_END, "preset"), ("untuned", "untuned")):
         by_model = {model: median(_final_ratios(result, to)) for model, result in models.items()}
