@@ -91,8 +91,6 @@ def _compile(model: str, output: Path, **options: Any) -> CompileResult:
     from slipstream.cli.progress import stages
 
     def work(progress: Any) -> Any:
-        if not model.endswith(".pt2"):
-            import_tvm_without_torch()
         from slipstream.artifact.compile import compile
 
         return compile(model, output, progress=progress, **options)

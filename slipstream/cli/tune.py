@@ -26,7 +26,6 @@ from slipstream.cli.options import (
     threads_option,
 )
 from slipstream.cli.quantize import calibration_option, quantized_model, refuse_quantizing
-from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
 if TYPE_CHECKING:
     from slipstream.session.result import TuningResult
@@ -161,8 +160,6 @@ def tune_command(
         refuse_quantizing(calibration, options)
 
     def work(watcher: Any) -> TuningResult:
-        if not any(model.endswith(".pt2") for model in models):
-            import_tvm_without_torch()
         from slipstream.session.tune import tune
 
         settings = {"without": [part.strip() for part in without.split(",")]} if without else None
@@ -185,7 +182,6 @@ def resume_command(directory: Path, live_page: bool, mode: Any, **options: Any) 
     _one_thread_for_numpy()
 
     def work(watcher: Any) -> TuningResult:
-        import_tvm_without_torch()
         from slipstream.session.tune import resume
 
         return resume(directory, callbacks=[watcher], **options)

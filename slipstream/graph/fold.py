@@ -8,16 +8,16 @@ It works on legalised modules, where every computation is a call of a TIR functi
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu.default_schedule import schedule_default
-from slipstream.graph.moves import moves_of
+from slipstream.graph.moves import apply_moves, moves_of
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
 from slipstream.machine.target import Target
 from slipstream.machine.threads import use_threads
@@ -68,22 +68,22 @@ def _is_foldable(binding: Any, known: set[Any]) -> bool:
     return isinstance(value, relax.Var) and value in known
 
 
-# Functions that were built, or what they move: the variants of a model for several shapes fold the same weights in the
-# same way.
+# Functions that were built, or do without: the variants of a model for several shapes fold the same weights in the same
+# way.
 _BUILT: OrderedDict[tuple[Any, str], Any] = OrderedDict()
 _MOST_BUILT = 1000
 
 
 def _build(mod: tvm.IRModule, foldable: list[Any], target: Target) -> dict[str, Any]:
-    """The functions that are called on constants, or what they move, by name."""
+    """The functions that are called on constants, by name."""
     names = [binding.value.args[0] for binding in foldable if is_call_tir(binding.value)]
     keys = {
         gv.name_hint: (tvm_ffi.StructuralKey(mod[gv].without_attr("global_symbol")), str(target.tvm)) for gv in names
     }
     missing = {keys[gv.name_hint]: gv for gv in names if keys[gv.name_hint] not in _BUILT}
-    moves = {key: own for key, gv in missing.items() if (own := moves_of(mod[gv])) is not None}
-    _BUILT.update(moves)
-    missing = {key: gv for key, gv in missing.items() if key not in moves}
+    moves = {key: moves_of(mod[gv]) for key, gv in missing.items()}
+    _BUILT.update((key, partial(apply_moves, own)) for key, own in moves.items() if own is not None)
+    missing = {key: gv for key, gv in missing.items() if moves[key] is None}
     functions = {
         gv.name_hint: schedule_default(mod[gv], target).with_attr("global_symbol", gv.name_hint)
         for gv in missing.values()
@@ -107,14 +107,8 @@ def _evaluate(value: Any, type_: Any, values: dict[Any, Any], library: dict[str,
         return values[value.tuple_value][value.index]
     if isinstance(value, relax.Var):
         return values[value]
-    function, inputs = library[value.args[0].name_hint], [tensor_of(a) for a in value.args[1].fields]
     outputs = [tvm.runtime.empty([int(extent) for extent in field.shape], str(field.dtype)) for field in _fields(type_)]
-    if isinstance(function, list):
-        arrays = [np.from_dlpack(tensor) for tensor in (*inputs, *outputs)]
-        for move in function:
-            move.apply(arrays)
-    else:
-        function(*inputs, *outputs)
+    library[value.args[0].name_hint](*[tensor_of(a) for a in value.args[1].fields], *outputs)
     return outputs if isinstance(type_, relax.TupleType) else outputs[0]
 
 

@@ -44,6 +44,13 @@ class Move:
         views[1][...] = views[0]
 
 
+def apply_moves(moves: Sequence[Move], *tensors: Any) -> None:
+    """What the compiled function does with its arguments, tensors of TVM."""
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]
+    for move in moves:
+        move.apply(arrays)
+
+
 def moves_of(func: tirx.PrimFunc) -> list[Move] | None:
     """What `func` moves, in order; None if it does anything else, or in a way that is not recognised."""
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None

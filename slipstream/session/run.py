@@ -53,8 +53,10 @@ class SessionRun:
     lock: Path | None = None
     fleet: str | None = None
     _calls: list[Calls] = field(init=False)  # of each model
+    _builders: int = field(init=False)  # processes that compile the tuned model
 
     def run(self) -> TuningResult:
+        from slipstream.graph.build import build_processes
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
         from slipstream.session.families import Families, stored_relatives
@@ -63,7 +65,7 @@ class SessionRun:
         from slipstream.session.priors import priors_for
         from slipstream.session.winners import best_programs, settle_near_ties
 
-        settings = self.settings
+        settings, self._builders = self.settings, build_processes() if self.target.gpu is None else 1
         make_space = Space if settings.parts.own_sketches else StockSpace
         found = session_operators(self.models)
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
@@ -172,17 +174,13 @@ class SessionRun:
 
     def _reserve(self, session: Any) -> float:
         """Seconds to leave for the end: settling, and about what building each operator's best program took."""
-        from slipstream.graph.build import build_processes
-
         if self.budget.seconds is None:
             return 0.0
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
-        if self.target.gpu is None:
-            builds /= build_processes()
         settling = _SETTLE_SHARE * self.budget.seconds
         fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
-        return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds + settling))
+        return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds / self._builders + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile each model with the winners, verify and time it; one that fails does not keep the others from it."""

@@ -223,6 +223,7 @@ def resume(
         given = {"scheduler": scheduler, "search": search, "cost": cost, "measurer": measurer}
         parts = Plugins(**{k: plugins.choose_again(k, stored[k], given[k], directory) for k in plugins.KINDS})
         asked = ask_again(record, folder, model, example_inputs)
+        import_tvm_without_torch()
         resolved = resolve_target(options["target"], options["threads"], options.get("dtype", "float32"))
         if opened.add_hardware(describe_hardware(resolved, rpc_key, stored["measurer"])) != record.hardware:
             raise SlipstreamError(
