@@ -33,7 +33,7 @@ def settings(side: str, options: Mapping[str, Any]) -> Sequence[str]:
 
 def open_torch(job: Mapping[str, Any], feeds: dict[str, Any]) -> Callable[[], list[Any]]:
     side, setting, options = job["name"], job["setting"], job["options"]
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(options["work"], "inductor"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(options["work"], "inductor").resolve())
     import torch
 
     from slipstream.artifact.baselines import torch_module

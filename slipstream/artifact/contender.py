@@ -131,5 +131,6 @@ class Contender:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, which is where runtimes put the reason."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    """The last line that says something, which is where runtimes put the reason; PyTorch has advice behind it."""
+    said = text.partition("\nSet TORCHDYNAMO_VERBOSE")[0] or text
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
