@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from slipstream.errors import InputError, ModelError
+from slipstream.frontends import onnx_run
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -128,11 +129,13 @@ def _prepared(proto: onnx.ModelProto, folder: Path) -> Path:
         raise ModelError("the model is quantised already: give the one in float32")
     for number, node in enumerate(proto.graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
-    given, prepared = folder / "given.onnx", folder / "prepared.onnx"
+    given, folded, prepared = (folder / f"{name}.onnx" for name in ("given", "folded", "prepared"))
     onnx.save(proto, str(given))
+    # The quantiser's own preparation leaves batch norms as they are in some versions of ONNX Runtime, such as 1.30.
+    onnx_run.session(given, save_to=folded)
     try:
         with _without_logging():
-            quant_pre_process(str(given), str(prepared), skip_symbolic_shape=True)
+            quant_pre_process(str(folded), str(prepared), skip_optimization=True, skip_symbolic_shape=True)
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot prepare the model for quantisation: {_first_line(error)}") from error
     return prepared

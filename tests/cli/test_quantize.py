@@ -68,6 +68,24 @@ def test_samples_along_an_axis_of_their_own(tmp_path: Path, calibration: Array) 
     assert result.samples == len(calibration)
 
 
+def test_batch_norms_are_folded_before_ranges_are_taken(tmp_path: Path, calibration: Array) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (float[1,3,32,32] input) => (float[1,4,32,32] output)
+        <float[4,3,1,1] w, float[4] scale, float[4] shift, float[4] mean, float[4] variance>
+        { y = Conv (input, w)  output = BatchNormalization (y, scale, shift, mean, variance) }"""
+    proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    del proto.graph.initializer[:]
+    for name, shape in {"w": (4, 3, 1, 1), "scale": 4, "shift": 4, "mean": 4, "variance": 4}.items():
+        array = rng.uniform(0.5, 2, shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    result = quantize(tmp_path / "model.onnx", tmp_path / "int8.onnx", {"input": calibration})
+    assert {node.op_type for node in onnx.load(str(result.path)).graph.node} == {
+        "Conv",
+        "QuantizeLinear",
+        "DequantizeLinear",
+    }
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
