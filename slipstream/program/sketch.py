@@ -59,6 +59,11 @@ class Sketch:
         instructions: list[Instruction] = content["instructions"] if isinstance(content, dict) else content
         return instructions
 
+    @property
+    def has_instruction(self) -> bool:
+        """Whether its innermost step is one of our intrinsics, such as a dot product."""
+        return any(instruction[0] == "Tensorize" for instruction in self.instructions)
+
     @cached_property
     def sampled(self) -> tuple[int, ...]:
         """The positions of the instructions that need a decision."""

@@ -131,6 +131,8 @@ class Space:
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
+        if self.target.gpu is None and self.direct.sketch.has_instruction:
+            return ()  # MetaSchedule's would do without the instruction, or with intrinsics that do not compile
         found: dict[str, Program] = {}
         for generator in self._generators:
             # TVM warns of every custom rule it does not have.
@@ -189,7 +191,7 @@ class Space:
     @cached_property
     def _generators(self) -> list[Callable[[], Any]]:
         """What makes MetaSchedule's sketches for the target; the first is the one of searches by TVM itself."""
-        return [lambda: "post-order-apply"] if self.target.gpu is None else generators(self.func)
+        return [_on_cpu] if self.target.gpu is None else generators(self.func)
 
     @cached_property
     def _postprocs(self) -> Sequence[Any]:
@@ -292,6 +294,13 @@ class Space:
             limits.check(program.decisions)
             left_out.append("VerifyGPUCode")
         return left_out
+
+
+def _on_cpu() -> Any:
+    """The rules for any CPU: those for one with dot products use TVM's intrinsics, which do not compile."""
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
 
 def _applies(postproc: Any, schedule: s_tir.Schedule) -> bool:

@@ -23,6 +23,7 @@ from slipstream.graph.prepare import prepare
 from slipstream.graph.relax_walk import prim_funcs
 from slipstream.machine.dot_product import AVX512_VNNI, AVX_VNNI, SDOT, DotProduct, dot_product_of
 from slipstream.machine.target import Target, resolve_target
+from slipstream.program.space import Space
 from tests.frontends.test_onnx_models import model, node
 
 Array = np.ndarray[Any, Any]
@@ -210,6 +211,20 @@ def test_the_instruction_is_in_the_code(name: str, instruction: str, kind: str) 
         tir_pipeline=NAME,
     )
     assert instruction.strip() in library.mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize("name", ["sdot", "avx512", "avx"])
+@pytest.mark.parametrize("kind", ["convolution", "matmul"])
+def test_every_program_in_the_space_has_the_instruction_and_compiles(name: str, kind: str) -> None:
+    """MetaSchedule's own sketches for these CPUs use intrinsics that do not."""
+    target = TARGETS[name]
+    space = Space("product", _function(kind, dot_product_of(target)), target)
+    assert space.sketches
+    for program in space.sketches:
+        assert program.sketch.has_instruction
+        realized = space.realize(program)
+        assert realized is not None
+        tvm.compile(realized.module, target=target.tvm, tir_pipeline=NAME)
 
 
 def _function(kind: str, dot: DotProduct) -> Any:
