@@ -43,7 +43,7 @@ def started(session: Session) -> bool:
 
 def test_a_default_program_is_measured_again_later_in_the_session(tmp_path: Path) -> None:
     measurer = Away(1, next(iter(operators())))
-    session, _ = play(tmp_path / "s", Budget(trials=28), measurer, search="random", slot_trials=4)
+    session, _ = play(tmp_path / "s", Budget(trials=64), measurer, search="random", slot_trials=4)
     assert started(session)
     assert math.isfinite(session.snapshot.latency)
     assert session.snapshot.failures == {"device lost": 1}
