@@ -131,8 +131,6 @@ class Space:
 
     @cached_property
     def stock(self) -> tuple[Program, ...]:
-        if self.target.gpu is None and self.direct.sketch.has_instruction:
-            return ()  # MetaSchedule's would do without the instruction, or with intrinsics that do not compile
         found: dict[str, Program] = {}
         for generator in self._generators:
             # TVM warns of every custom rule it does not have.
@@ -151,10 +149,15 @@ class Space:
 
     @cached_property
     def sketches(self) -> tuple[Program, ...]:
-        """An example program of every sketch that leaves something to decide, the default's first."""
+        """An example program of every sketch that leaves something to decide, the default's first.
+
+        Beside sketches with an instruction for the operator, such as a dot product, MetaSchedule's have none.
+        """
         if self._template is not None and self._template.template.alone:
             return self.own
-        return tuple(e for e in (*self.own, *self.stock) if any(point.is_open for point in self.points(e)))
+        with_instruction = any(example.sketch.has_instruction for example in self.own)
+        examples = self.own if with_instruction else (*self.own, *self.stock)
+        return tuple(e for e in examples if any(point.is_open for point in self.points(e)))
 
     @property
     def made_sketches(self) -> Mapping[str, tuple[Program, ...]]:
