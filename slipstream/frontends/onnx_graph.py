@@ -54,12 +54,13 @@ def import_graph(model: onnx.ModelProto) -> Any:
 
     from slipstream.frontends.onnx_converters import our_converters
     from slipstream.tvm_bridge.native_output import quiet_native_code
-    from slipstream.tvm_bridge.onnx_table import traced_import
+    from slipstream.tvm_bridge.onnx_table import traced_import, without_checker
 
     with traced_import() as trace:
         try:
             with (
                 our_converters(),
+                without_checker(),
                 quiet_native_code(),
                 contextlib.redirect_stdout(io.StringIO()),
                 warnings.catch_warnings(),

@@ -86,7 +86,7 @@ def clean_onnx(
     try:
         return reference, sandbox.call(
             "prepare",
-            model=str(path),
+            model=str(path.absolute()),  # the sandbox may have started elsewhere
             workdir=str(reference.directory),
             shapes=dict(shapes),
             constants=dict(constants),

@@ -6,7 +6,7 @@ Most of what is folded is of this kind, and compiling such a function takes far 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from slipstream.graph.schedule_blocks import DATA_PARALLEL
 Array = np.ndarray[Any, Any]
 # Types of which NumPy can look at TVM's tensors.
 _COMMON = {"bool", "float16", "float32", "float64"} | {f"{sign}int{8 << n}" for sign in ("", "u") for n in range(4)}
+_LARGE = 1 << 18  # elements that a cache does not hold
+_STRIP = 128
 # How far the place of an element in memory moves with each counter: an array over the counter's values.
 Steps = dict[Any, Array]
 
@@ -41,7 +43,20 @@ class Move:
         for place, start, strides in zip((self.source, self.target), self.starts, self.strides, strict=True):
             flat = arrays[place].reshape(-1)[start:]
             views.append(as_strided(flat, self.extents, [stride * flat.itemsize for stride in strides]))
-        views[1][...] = views[0]
+        for part in self._parts():
+            views[1][part] = views[0][part]
+
+    def _parts(self) -> Iterator[tuple[slice, ...]]:
+        """What to copy at a time. NumPy writes elements in their order: of a large transposition, each one read would
+        fetch a line of the cache that is gone before its next element is due, so a strip is written at a time."""
+        whole = tuple(slice(0, extent) for extent in self.extents)
+        neighbours = [axis for axis, stride in enumerate(self.strides[1]) if stride == 1]
+        written = max(neighbours, key=lambda axis: self.extents[axis], default=None)
+        if written is None or self.strides[0][written] < _STRIP or math.prod(self.extents) < _LARGE:
+            yield whole
+            return
+        for begin in range(0, self.extents[written], _STRIP):
+            yield (*whole[:written], slice(begin, begin + _STRIP), *whole[written + 1 :])
 
 
 def apply_moves(moves: Sequence[Move], *tensors: Any) -> None:

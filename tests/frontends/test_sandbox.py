@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import onnx
 import pytest
 
 from slipstream.errors import ModelError
@@ -40,3 +41,12 @@ def test_a_job_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
 def test_errors_of_ours_come_back_as_themselves(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="ONNX Runtime cannot load the model"):
         sandbox.call("run", model=str(tmp_path / "none.onnx"), feeds=[], results=[])
+
+
+def test_a_path_is_that_of_the_caller_wherever_the_sandbox_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = prepared()
+    onnx.save(small_model(), str(tmp_path / "model.onnx"))
+    monkeypatch.chdir(tmp_path)
+    assert clean_onnx(Path("model.onnx"), {}, {})[1]["fingerprint"] == before

@@ -29,6 +29,7 @@ MOVES = {
     "repeated": made((4,), (3, 4), lambda y, x: (x,)),
     "one row": made((32,), (1, 32, 1, 1), lambda n, c, y, x: ((c + y + x) % 32,)),
     "one element": made((1,), (1, 1), lambda y, x: (y,)),
+    "large": made((700, 3, 600), (3, 1, 600, 700), lambda y, n, x, c: (c, y, x)),
     "bytes": made((8, 6), (6, 8), lambda y, x: (x, y), "int8"),
 }
 
