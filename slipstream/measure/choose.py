@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,21 @@ def make_measurer(
         return rpc_measurer(*where, rpc_key, target, references, config)
     make = cpu_measurer if target.gpu is None else gpu_measurer
     return make(target, references, config)
+
+
+@contextmanager
+def starting_early(target: Target, measurer: str) -> Iterator[None]:
+    """Let the processes that build for a `local` measurer start before there is a model to make it for."""
+    from slipstream.measure.devices.cpu import with_models_pool
+    from slipstream.measure.devices.gpu import WITHOUT_GPU
+    from slipstream.measure.roles import PREPARE, options_for
+    from slipstream.processes.fork_server import start_early
+
+    if measurer != "local":
+        yield
+        return
+    with start_early(PREPARE, options_for(target), with_models_pool() if target.gpu is None else WITHOUT_GPU):
+        yield
 
 
 def cpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:

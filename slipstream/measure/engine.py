@@ -28,7 +28,7 @@ from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
 from slipstream.measure.duplicates import Duplicates, without_module
 from slipstream.measure.reference import Reference, References, State
-from slipstream.measure.roles import PREPARE
+from slipstream.measure.roles import PREPARE, options_for
 from slipstream.measure.summary import all_failed
 from slipstream.measure.timing.noise import Drift
 from slipstream.measure.timing.racing import runs_per_sample
@@ -178,10 +178,11 @@ class Engine:
     def _compare(
         self, finished: list[tuple[Trial, Measurement]], settling: Settling, rng: np.random.Generator
     ) -> Settled | None:
-        """Sample programs that are on a device, in turn."""
-        remaining = [(trial, m) for trial, m in finished if m.failure is None]
-        if len(remaining) < len(finished):
-            logger.warning("%d finalists failed when run again", len(finished) - len(remaining))
+        """Sample programs that are on a device, in turn. One with the code of another that was done is on none."""
+        failed = sum(m.failure is not None for _, m in finished)
+        if failed:
+            logger.warning("%d finalists failed when run again", failed)
+        remaining = [(trial, m) for trial, m in finished if m.failure is None and not m.duplicate]
         if not remaining:
             return None
         numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
@@ -441,6 +442,5 @@ class Engine:
         self._start_server()
 
     def _start_server(self) -> None:
-        options = {"target": asdict(self.target)}
-        self.server = self.devices.start_server(PREPARE, options, self.config.memory_bytes)
+        self.server = self.devices.start_server(PREPARE, options_for(self.target), self.config.memory_bytes)
         self.devices.attach(self.server)

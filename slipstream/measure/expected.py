@@ -10,9 +10,12 @@ import tvm
 from tvm import tirx
 
 from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.graph.operators import count_flops
 from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, Layout, plan, random_values
 from slipstream.measure.lowering import arguments_of, as_tensor, generate, lower
+
+_FEW_FLOPS = 4e7  # less than a tenth of a second on one core
 
 
 def layout_of(func: tirx.PrimFunc) -> Layout:
@@ -21,12 +24,17 @@ def layout_of(func: tirx.PrimFunc) -> Layout:
     return plan([(a.shape, a.dtype, a.written) for a in arguments_of(func)], [int(index) for index in weights])
 
 
+def is_small(func: tirx.PrimFunc) -> bool:
+    """Whether the function as it is computes its results sooner than its default program is compiled."""
+    return count_flops(func) <= _FEW_FLOPS
+
+
 def build_reference(func: tirx.PrimFunc, target: Target, *, plain: bool) -> Callable[..., None]:
-    """The function to compare with: its default program, or `plain`, as it is."""
+    """The function to compare with: its default program, or `plain`, as it is. It runs once, so that it is optimised
+    hardly or not at all."""
     scheduled = func if plain else schedule_default(func, target)
-    function: Callable[..., None] = generate(lower(tvm.IRModule({"main": scheduled}), target, prepack=False), target)[
-        "main"
-    ]
+    lowered = lower(tvm.IRModule({"main": scheduled}), target, prepack=False)
+    function: Callable[..., None] = generate(lowered, target, optimisation=0 if plain else 1)["main"]
     return function
 
 

@@ -147,9 +147,14 @@ def generate_library(lowered: Lowered, target: Target, path: str) -> None:
     tvm.runtime.Executable(library).export_library(path, fcompile=link)
 
 
-def generate(lowered: Lowered, target: Target) -> Any:
-    """Optimised machine code, as a module that can be run; the code is emitted when `main` is first asked for."""
-    return codegen_build(lowered.module, target.tvm)
+def generate(lowered: Lowered, target: Target, optimisation: int | None = None) -> Any:
+    """Machine code, as a module that can be run; the code is emitted when `main` is first asked for. `optimisation` is
+    LLVM's level, from 0; the highest unless told.
+    """
+    chosen = target.tvm
+    if optimisation is not None:
+        chosen = tvm.target.Target({**chosen.export(), "opt-level": optimisation})
+    return codegen_build(lowered.module, chosen)
 
 
 def arguments_of(func: tirx.PrimFunc) -> list[Argument]:

@@ -45,7 +45,8 @@ class Reference:
 class References:
     """The references of all operators, computed by workers while programs are being built.
 
-    The default program comes first, the unscheduled function if that fails or its results are doubted.
+    The default program comes first, the unscheduled function if that fails, its results are doubted, or the operator is
+    small.
     """
 
     def __init__(self, texts: Mapping[str, str], config: MeasureConfig) -> None:
@@ -134,6 +135,7 @@ class References:
             answer = worker.channel.receive(0.0)
             failure = _about(answer["message"], worker) if "failure" in answer else None
             reference.layout = answer.get("layout", [])
+            reference.plain = answer.get("plain", reference.plain)
         except TimeoutError:
             failure = _about("it took too long", worker)
         except ChannelClosedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from slipstream.machine.target import Target
 
 PREPARE = f"{__name__}:prepare"
+
+
+def options_for(target: Target) -> dict[str, Any]:
+    """What `prepare` needs to know of a target."""
+    return {"target": asdict(target)}
 
 
 def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]]:

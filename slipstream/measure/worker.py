@@ -30,7 +30,7 @@ from slipstream.machine.target import Target
 from slipstream.machine.threads import one_call, use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena, same_bytes
 from slipstream.measure.checked_run import Answer, Checked, failure_of
-from slipstream.measure.expected import build_reference, fill, layout_of
+from slipstream.measure.expected import build_reference, fill, is_small, layout_of
 from slipstream.measure.guarded import Guarded, guarded
 from slipstream.measure.lowering import (
     Lowered,
@@ -151,14 +151,15 @@ class Worker:
         return {}
 
     def reference(self, module: str, seed: int, plain: bool) -> Answer:
-        """Fill the operator's arena: random inputs, and what the default (or unscheduled) program makes of them."""
+        """Fill the operator's arena: random inputs, and what the default program makes of them, or, if `plain` or the
+        operator is small, its unscheduled function."""
         func = read_module(module)["main"]
-        layout = layout_of(func)
+        layout, plain = layout_of(func), plain or is_small(func)
         function = build_reference(func, self._target.host, plain=plain)
         _allow_files()  # the arena has to grow
         use_threads(self._target.threads)
         fill(map_arena(self._files[0], layout, shared=True), layout, function, seed)
-        return {"layout": layout.to_json()}
+        return {"layout": layout.to_json(), "plain": plain}
 
     def allocate(self, layout: list[dict[str, Any]]) -> Answer:
         """Make the arguments of the next run."""

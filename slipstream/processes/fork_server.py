@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,6 +99,18 @@ class ForkServer:
         self.scratch = Path(tempfile.mkdtemp(prefix="slipstream-", dir=folder))
         arguments = [prepare, json.dumps(options), str(self.scratch)]
         self._process, self._control = _start(arguments, environment or {})
+
+    @classmethod
+    def start(
+        cls, prepare: str, options: dict[str, Any], memory_bytes: int, environment: Mapping[str, str]
+    ) -> ForkServer:
+        """A new server, or the one like it that was started early."""
+        for asked, server in _started_early:
+            if asked == (prepare, options, environment):
+                _started_early.remove((asked, server))
+                server._memory_bytes = memory_bytes
+                return server
+        return cls(prepare, options, memory_bytes, environment)
 
     @property
     def pid(self) -> int:
@@ -232,6 +244,22 @@ class ForkServer:
             worker.pid, worker.shared_bytes = message["pid"], message["shared_bytes"]
         else:
             worker.end = End(message["status"], message["peak_bytes"])
+
+
+_started_early: list[tuple[Any, ForkServer]] = []
+
+
+@contextmanager
+def start_early(prepare: str, options: dict[str, Any], environment: Mapping[str, str]) -> Iterator[None]:
+    """Have a server start now, for the first who asks `ForkServer.start` for one like it. If nobody does, it ends."""
+    early = ((prepare, options, environment), ForkServer(prepare, options, 0, environment))
+    _started_early.append(early)
+    try:
+        yield
+    finally:
+        if early in _started_early:
+            _started_early.remove(early)
+            early[1].close()
 
 
 def _start(arguments: list[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:

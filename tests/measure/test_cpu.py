@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -16,15 +17,17 @@ from tvm import s_tir, te
 from slipstream.errors import SlipstreamError
 from slipstream.machine.target import resolve_target
 from slipstream.measure import Candidate, Engine, FailureKind, MeasureConfig, Settling, cpu_measurer, reference_text
+from slipstream.measure.arena import Layout, map_arena
+from slipstream.measure.choose import starting_early
 from tests.measure import misbehaving
 
 MATMUL = "matmul"
 
 
-def unscheduled_matmul() -> tvm.tirx.PrimFunc:
-    a, b = (te.placeholder((128, 128), name=name) for name in "ab")
-    k = te.reduce_axis((0, 128), "k")
-    c = te.compute((128, 128), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+def unscheduled_matmul(size: int = 128) -> tvm.tirx.PrimFunc:
+    a, b = (te.placeholder((size, size), name=name) for name in "ab")
+    k = te.reduce_axis((0, size), "k")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     return te.create_prim_func([a, b, c]).with_attrs({"global_symbol": "main", "layout_free_buffers": [1]})
 
 
@@ -70,6 +73,39 @@ def test_a_program_that_packs_its_weights_wrongly_is_wrong(measurer: Engine) -> 
     assert result.failure.kind is FailureKind.WRONG_RESULT
 
 
+@pytest.mark.parametrize(("size", "plain"), [(128, True), (320, False)])
+def test_a_large_operator_is_compared_with_its_default_program(measurer: Engine, size: int, plain: bool) -> None:
+    arena = os.memfd_create("arena")
+    worker = measurer.server.fork("reference", arena)
+    module = reference_text(unscheduled_matmul(size))
+    worker.channel.send({"reference": {"module": module, "seed": 0, "plain": False}})
+    answer = worker.channel.receive(60.0)
+    assert answer["plain"] == plain
+    a, b, c = map_arena(arena, Layout.from_json(answer["layout"]))
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    measurer.server.discard(worker)
+    os.close(arena)
+
+
+def test_processes_that_started_early_are_used_once_or_end() -> None:
+    target, before = resolve_target(), {child.pid for child in psutil.Process().children()}
+
+    def servers() -> set[int]:
+        return {child.pid for child in psutil.Process().children()} - before
+
+    with starting_early(target, "local"):
+        (early,) = servers()
+        with cpu_measurer(target, {}) as first, cpu_measurer(target, {}) as second:
+            assert first.server.pid == early
+            assert second.server.pid != early
+    assert not servers()
+    with pytest.raises(KeyError), starting_early(target, "local"):
+        raise KeyError("a model that cannot be read")
+    assert not servers()
+    with starting_early(target, "rpc"):
+        assert not servers()
+
+
 def test_a_doubtful_reference_is_computed_again_before_a_program_is_called_wrong(measurer: Engine) -> None:
     list(measurer.measure([misbehaving.program(misbehaving.good(2), "2")]))
     spoil_reference(measurer, misbehaving.KEY)
@@ -80,8 +116,13 @@ def test_a_doubtful_reference_is_computed_again_before_a_program_is_called_wrong
 
 
 def spoil_reference(measurer: Engine, operator: str) -> None:
-    """Overwrite the first expected result of an operator, as a default program that is wrong would have."""
+    """Overwrite the first expected result of an operator, as a default program that is wrong would have.
+
+    Of one so small, the unscheduled function has computed it: say that it has not.
+    """
     reference = measurer._references[operator]
+    assert reference.plain
+    reference.plain = False
     (output,) = [slot for slot in reference.layout if slot["written"]]
     os.pwrite(reference.arena, np.float32(12345).tobytes(), output["offset"])
 
@@ -138,6 +179,18 @@ def test_finalists_are_sampled_in_turn_until_one_wins(measurer: Engine) -> None:
     assert settled.winner.median == min(m.median for m in settled.finalists)
     assert measurer.best[MATMUL] == settled.winner
     assert all(len(m.samples) >= 6 for m in settled.finalists)
+
+
+def test_finalists_with_the_code_of_another_do_not_run_for_themselves(measurer: Engine) -> None:
+    """Also those that turn out to be the same when the other one has been run, and have no worker any more."""
+    results = list(measurer.measure([scheduled_matmul(tile, prepack=True, label=f"g{tile}") for tile in (16, 64)]))
+    copies = [replace(m, program=replace(m.program, label=f"{m.program.label} {n}")) for n in range(8) for m in results]
+    settling = Settling(near=10.0, least_rounds=3, most_rounds=4)
+    settled = measurer.settle([replace(m, duplicate=False) for m in copies], np.random.default_rng(0), settling)
+    assert settled is not None
+    raced = [m.program.digest for m in settled.finalists]
+    assert len(set(raced)) == len(raced)
+    assert settled.winner.program.digest in raced
 
 
 def test_a_module_that_is_none_is_a_build_error_and_a_failed_round_is_said_loudly(

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
+import math
 
+import numpy as np
+import pytest
+
+from slipstream.measure import MeasureConfig
+from slipstream.measure.devices.cores import Cores
+from slipstream.measure.devices.cpu import CpuDevice
 from slipstream.measure.timing.noise import Drift, longest_wait, sample_probe, waits
 
 
@@ -44,3 +50,33 @@ def test_a_sample_of_the_reference_kernel_is_long_enough_to_be_timed() -> None:
 
     assert len(sample_probe(sample)) == 5
     assert [number * 1e-5 for number, repeat in asked if repeat > 1] == [5e-4]
+
+
+class _Kernel:
+    """In the place of the worker that times the reference kernel: answers with these timings."""
+
+    def __init__(self, *timings: float) -> None:
+        self.left, self.channel = list(timings), self
+
+    def send(self, request: object) -> None:
+        pass
+
+    def receive(self, seconds: float) -> dict[str, list[float]]:
+        return {"samples": [self.left.pop(0)] * 5}
+
+
+def test_a_moments_disturbance_does_not_make_the_machine_busy() -> None:
+    device = CpuDevice(MeasureConfig(), Cores(frozenset({0})))
+
+    def time_probe(*timings: float) -> int:
+        """How many of the `timings` were needed."""
+        device._probe, device._probed_at = _Kernel(*timings), -math.inf  # type: ignore[assignment]
+        device._time_probe()
+        return len(timings) - len(device._probe.left)  # type: ignore[union-attr]
+
+    assert time_probe(1.0, 9.9) == 1
+    assert time_probe(1.5, 1.0, 9.9) == 2
+    assert not device.drifts["cpu"].is_busy
+    assert time_probe(1.5, 1.4, 1.6, 9.9) == 3
+    assert device.drifts["cpu"].is_busy
+    assert device.drifts["cpu"].worst == pytest.approx(0.4)

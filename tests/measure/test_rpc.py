@@ -330,9 +330,8 @@ def test_a_wrong_program_never_wins(measurer: Engine) -> None:
         *(scheduled_matmul(tile, prepack=True) for tile in (16, 32)),
     ]
     results = {m.program.label: m for m in measurer.measure(programs)}
-    # Before a program was called wrong, the unscheduled function computed the reference again.
+    # Before a program was called wrong, the unscheduled function computed the reference.
     assert measurer._references[KEY].plain
-    assert not measurer._references[MATMUL].plain
     for label, result in results.items():
         if label in wrong:
             assert result.failure is not None

@@ -93,7 +93,7 @@ class Devices(ABC):
 
     def start_server(self, prepare: str, options: dict[str, Any], memory_bytes: int) -> ForkServer:
         """A new server of the processes that build."""
-        return ForkServer(prepare, {**options, **self.server_options}, memory_bytes, self.server_environment)
+        return ForkServer.start(prepare, {**options, **self.server_options}, memory_bytes, self.server_environment)
 
     def attach(self, server: ForkServer) -> None:
         """Use this fork server from now on; runs that were under way are forgotten."""

@@ -16,6 +16,9 @@ from slipstream.measure.types import Failure, FailureKind
 from slipstream.processes.channel import ChannelClosedError, Speaker
 from slipstream.processes.fork_server import ForkServer
 
+# TVM looks for devices in many places; a builder that had touched CUDA could not be forked.
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
 
 class GpuDevices(Devices):
     """Equal GPUs. A builder takes nothing from a kernel, so programs are built and run at the same time.
@@ -28,8 +31,7 @@ class GpuDevices(Devices):
         if not config.gpus:
             this_device()  # an error with a remedy where there is none
         super().__init__()
-        # TVM looks for devices in many places; a builder that had touched CUDA could not be forked.
-        self.server_environment = {"CUDA_VISIBLE_DEVICES": ""}
+        self.server_environment = WITHOUT_GPU
         self.build_cpu_seconds = config.build_cpu_seconds
         self._config = config
         self.gpus = [HeldGpu(name) for name in config.gpus or equal_gpus(find_devices())]

@@ -26,8 +26,12 @@ def has_token() -> bool:
 
 
 def ray_environment() -> dict[str, str]:
-    """For every process with Ray: no reports to its makers, and where there is a token, it is used and asked for."""
-    environment = {"RAY_USAGE_STATS_ENABLED": "0"}
+    """For every process with Ray: no reports to its makers, and where there is a token, it is used and asked for.
+
+    gRPC is told to do nothing when it is forked: the server for Ray's clients starts others by a fork, and gRPC's own
+    handlers have crashed it there (1.85).
+    """
+    environment = {"RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     if "RAY_AUTH_MODE" not in os.environ and has_token():
         environment["RAY_AUTH_MODE"] = "token"
     return environment

@@ -96,6 +96,8 @@ def _ray(options: list[str], host: str | None, offer: Offer | None, address: str
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            with suppress(ProcessLookupError):  # Ray's agents may outlive the node they belong to
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: IO[str], name: str) -> list[NodeView]:

@@ -57,12 +57,16 @@ class Drift:
     memory: int = 64
     _medians: deque[float] = field(default_factory=deque)
 
-    def add(self, samples: list[float]) -> float:
+    def add(self, samples: Sequence[float]) -> float:
         """Note a timing of the kernel; returns how much slower than usual it was (0.1: 10 %)."""
         self._medians.append(median(samples))
         if len(self._medians) > self.memory:
             self._medians.popleft()
         return self.now
+
+    def would_be_busy(self, samples: Sequence[float]) -> bool:
+        """Whether the machine would count as busy if this were the kernel's timing."""
+        return bool(self._medians) and median(samples) > (1 + self.tolerance) * self.usual
 
     @property
     def usual(self) -> float:
