@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.diffusion.signature import signature
+from slipstream.diffusion.similarity import doublings
 from slipstream.errors import SlipstreamError
 from slipstream.program.decisions import Decisions, check, tile_extents
 from slipstream.program.sketch import Sketch
@@ -161,12 +162,8 @@ class Priors:
         """Halved for each doubling between extents, or features of the machines, on average."""
         theirs = self.known.machines.get(operator.machine, {})
         shared = [name for name in self.machine if name in theirs]
-        machines = _doublings([self.machine[n] for n in shared], [theirs[n] for n in shared])
-        return float(2.0 ** -(_doublings(sizes, extents) + machines))
-
-
-def _doublings(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(abs(math.log2(x / y)) for x, y in zip(a, b, strict=True)) / max(1, len(a))
+        machines = doublings([self.machine[n] for n in shared], [theirs[n] for n in shared])
+        return float(2.0 ** -(doublings(sizes, extents) + machines))
 
 
 def read_priors(path: Path) -> dict[str, ClassPriors]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from slipstream.diffusion.signature import signature
+from slipstream.diffusion.similarity import similarities
 from slipstream.errors import SlipstreamError
 from slipstream.graph.forms import forms_of
 from slipstream.graph.operators import Operator
@@ -50,7 +48,7 @@ def find_families(members: Sequence[Member], mode: str = "anchor") -> list[Famil
 
 
 def _family(group: Sequence[Member]) -> Family:
-    likeness = cosines([extents(member) for member in group])
+    likeness = similarities([extents(member) for member in group])
     others = max(len(group) - 1, 1)
     mean = {
         member.operator.key: float((row.sum() - 1.0) / others) if len(group) > 1 else 1.0
@@ -67,21 +65,6 @@ def extents(member: Member) -> tuple[float, ...]:
     if tiled:
         return tiled
     return tuple(float(extent) for shape, _ in member.operator.shapes for extent in shape)
-
-
-def cosines(vectors: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """Cosines of the angles between shape vectors; what one has more of counts as absent in the other."""
-    width = max((len(vector) for vector in vectors), default=0)
-    rows = np.zeros((len(vectors), width))
-    for row, vector in zip(rows, vectors, strict=True):
-        row[: len(vector)] = vector
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
-    return np.asarray(rows @ rows.T)
-
-
-def cosine(a: Sequence[float], b: Sequence[float]) -> float:
-    return float(cosines([a, b])[0, 1])
 
 
 def _by_anchor(member: Member) -> object:

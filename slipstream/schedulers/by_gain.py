@@ -24,6 +24,7 @@ class ByGain(ABC):
     count_followers: bool = True
     share_curves: bool = True
     heed_potential: bool = True
+    per_second: bool = True
     gains: Gains = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +40,7 @@ class ByGain(ABC):
             count_followers=self.count_followers,
             share_curves=self.share_curves,
             heed_potential=self.heed_potential,
+            per_second=self.per_second,
         )
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:

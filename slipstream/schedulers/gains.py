@@ -33,13 +33,21 @@ class Gains:
     `count_followers`: the gain of a family's prior includes that of its followers, assumed to improve in
     proportion. `share_curves`: the curve of an operator with few trials is fitted with those of similar ones that
     have more. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
+    `per_second`: gains are compared by the second, not by the slot.
     """
 
     def __init__(
-        self, belief: Belief, *, count_followers: bool = True, share_curves: bool = True, heed_potential: bool = True
+        self,
+        belief: Belief,
+        *,
+        count_followers: bool = True,
+        share_curves: bool = True,
+        heed_potential: bool = True,
+        per_second: bool = True,
     ) -> None:
         self.belief = belief
-        self.count_followers, self.share_curves, self.heed_potential = count_followers, share_curves, heed_potential
+        self.count_followers, self.share_curves = count_followers, share_curves
+        self.heed_potential, self.per_second = heed_potential, per_second
         self._cache: dict[str, _CachedForecast] = {}
 
     def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
@@ -51,17 +59,19 @@ class Gains:
         by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
         return [self.largest_gain(candidate) * self._reduction(candidate, by_key) for candidate in candidates]
 
-    def potentials(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
-        """The factor by which relatives change each candidate's expected gain."""
-        if not self.heed_potential:
-            return [1.0] * len(candidates)
+    def factors(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+        """What each candidate's gain is multiplied by in a comparison: its potential by the seconds of a slot."""
         speeds = speeds_of(operators)
-        return [potential(candidate, speeds) for candidate in candidates]
+        seconds = slot_seconds(candidates, operators) if self.per_second else [1.0] * len(candidates)
+        return [
+            (potential(candidate, speeds) if self.heed_potential else 1.0) / took
+            for candidate, took in zip(candidates, seconds, strict=True)
+        ]
 
     def weighted_gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
-        """Gains times potentials, for ranking candidates; the products are not forecasts."""
-        gains, potentials = self.gains(candidates, operators), self.potentials(candidates, operators)
-        return [gain * more for gain, more in zip(gains, potentials, strict=True)]
+        """Gains times factors, for ranking candidates; the products are not forecasts."""
+        gains, factors = self.gains(candidates, operators), self.factors(candidates, operators)
+        return [gain * factor for gain, factor in zip(gains, factors, strict=True)]
 
     def largest_gain(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
@@ -106,6 +116,18 @@ class Gains:
     def _used_trials(self, operator: OperatorState, relative: OperatorState) -> int:
         """Number of trials of a relative's history that the belief uses; later ones do not change the forecast."""
         return min(len(relative.history), len(operator.history) + 2 * self.belief.slot_trials)
+
+
+def slot_seconds(candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+    """What the next slot of each candidate should take, in units of the mean slot.
+
+    Its own mean, with one slot of the mean of all: a first slot says little, and before it nothing is known.
+    """
+    tried = [operator.seconds / operator.slots for operator in operators if operator.slots]
+    mean = sum(tried) / len(tried) if tried else 0.0
+    if mean <= 0:
+        return [1.0] * len(candidates)
+    return [(candidate.seconds / mean + 1.0) / (candidate.slots + 1) for candidate in candidates]
 
 
 def _same(cached: _CachedForecast, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:

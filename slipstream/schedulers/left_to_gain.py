@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from slipstream.belief import Belief
 from slipstream.schedulers.types import OperatorState
 
-MARGIN = 2.8
+MARGIN = 3.5
 # Patience may be endless, but a forecast beyond twice the trials of an operator says nothing.
 _FARTHEST = 64
 

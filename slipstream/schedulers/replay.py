@@ -87,6 +87,16 @@ class Replay:
         limit = (1 + fraction) * self.lowest
         return next((t for t, value in zip(self.times, self.latency, strict=True) if value <= limit), math.inf)
 
+    @property
+    def mean_excess(self) -> float:
+        """Mean over the tuning time of the logarithm of latency to the lowest, from when there is a latency."""
+        spent, excess = 0.0, 0.0
+        for start, end, latency in zip(self.times, self.times[1:], self.latency, strict=False):
+            if math.isfinite(latency):
+                spent += end - start
+                excess += (end - start) * math.log(latency / self.lowest)
+        return excess / spent if spent else 0.0
+
     def latency_at(self, seconds: float) -> float:
         """The model's latency after that much tuning, counting only slots that had ended."""
         return self.latency[int(np.searchsorted(self.times, seconds, side="right")) - 1]

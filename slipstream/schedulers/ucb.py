@@ -13,7 +13,7 @@ from slipstream.schedulers.types import OperatorState, SchedulerError
 
 @dataclass(kw_only=True)
 class UCB(ByGain):
-    """Picks the operator with the highest `potential * (gain + latency * sqrt(c * ln t) / (slots + 1))`.
+    """Picks the operator with the highest `potential * (gain + latency * sqrt(c * ln t) / (slots + 1)) / seconds`.
 
     Units. The paper adds seconds (the gain) to a pure number (the bonus), so its schedule depends on the unit of
     latency, and it needs another constant for models under a millisecond. Here both are shares of the model's
@@ -23,7 +23,8 @@ class UCB(ByGain):
     bonus. The range shrinks too: the best of n slots is beaten by the next with probability
     1 / (n + 1), so the bonus falls with the number of slots and not, as for rewards that stay, with its root.
 
-    Potential. Larger where relatives reach more FLOP/s (`potential.py`).
+    Potential. Larger where relatives reach more FLOP/s (`potential.py`). Seconds are those of a slot, in units of the
+    mean one: the budget is time, and slots of different operators differ tenfold.
 
     While only an operator's default program is measured, its gain is the latency it can reach: the tightest value
     of the paper's large constant gamma.
@@ -45,13 +46,13 @@ class UCB(ByGain):
     def bounds(
         self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState], slot: int
     ) -> dict[str, float]:
-        """The upper confidence bound of each candidate's gain, as a share of the model's latency."""
+        """The upper confidence bound of each candidate's gain in the time of a mean slot, as a share of the latency."""
         latency = sum(operator.latency for operator in operators if math.isfinite(operator.latency)) or 1.0
         gains = self.gains.gains(candidates, operators)
-        potentials = self.gains.potentials(candidates, operators)
+        factors = self.gains.factors(candidates, operators)
         return {
-            operator.key: more * (gain + operator.latency * self._doubt(operator, slot)) / latency
-            for operator, gain, more in zip(candidates, gains, potentials, strict=True)
+            operator.key: factor * (gain + operator.latency * self._doubt(operator, slot)) / latency
+            for operator, gain, factor in zip(candidates, gains, factors, strict=True)
         }
 
     def _doubt(self, operator: OperatorState, slot: int) -> float:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from slipstream.diffusion.distilled import Priors
-from slipstream.diffusion.families import Family, Member, cosine, cosines, extents, find_families
+from slipstream.diffusion.families import Family, Member, extents, find_families
 from slipstream.diffusion.signature import signature
+from slipstream.diffusion.similarity import similarities, similarity
 from slipstream.program.decisions import tile_extents
 from slipstream.search.types import Measured, Relative
 from slipstream.session.history import History
@@ -102,7 +103,7 @@ def _nearest(operators: Operators, families: list[Family]) -> dict[str, list[tup
     near: dict[str, list[tuple[str, float]]] = {}
     for family in families:
         shapes = [extents(Member(operators[key].operator, operators[key].space)) for key in family.members]
-        likeness = cosines(shapes)
+        likeness = similarities(shapes)
         for row, key in enumerate(family.members):
             nearest = sorted((-likeness[row, n], other) for n, other in enumerate(family.members) if n != row)
             near[key] = [(other, -distance) for distance, other in nearest[:_MOST_SIMILAR]]
@@ -126,7 +127,7 @@ def stored_relatives(operators: Operators, store: Store, hardware: str) -> dict[
             fitting = (m.program for m in known if signature(m.program.sketch) in sizes[key])
             if (best := next(fitting, None)) is not None:
                 size = tile_extents(best.sketch.points(best.decisions))
-                likeness = cosine(sizes[key][signature(best.sketch)], size)
+                likeness = similarity(sizes[key][signature(best.sketch)], size)
                 found[key].append(Relative(operator, likeness, known))
     return {key: sorted(list_, key=lambda r: -r.similarity)[:_MOST_STORED] for key, list_ in found.items()}
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from slipstream.belief import Belief
@@ -67,7 +68,7 @@ class Session:
         session: str,
         hardware: str,
         operators: Mapping[str, OperatorTrials],
-        families: Families,
+        find_families: Callable[[], Families],
         measurer: Measurer,
         scheduler: Scheduler,
         search: Search,
@@ -83,7 +84,7 @@ class Session:
         peak_flops: float = 0.0,
     ) -> None:
         self.store, self.session, self.hardware = store, session, hardware
-        self.operators, self.families, self.measurer = operators, families, measurer
+        self.operators, self._find_families, self.measurer = operators, find_families, measurer
         self.scheduler, self.search, self.cost = scheduler, search, cost
         self.settings, self.budget, self.snapshot = settings, budget, snapshot
         self._watcher, self._stop, self._clock, self._reserve = watcher, stop, clock, reserve
@@ -146,6 +147,14 @@ class Session:
     @property
     def elapsed(self) -> float:
         return self._clock() - self._began
+
+    @cached_property
+    def families(self) -> Families:
+        """Found while default programs are measured, which does not need them."""
+        started = self._clock()
+        families = self._find_families()
+        self._spent("schedule", started)
+        return families
 
     # Which operator is next, and what is measured of it
 
@@ -453,7 +462,10 @@ class Session:
                 yield Candidate(one.slot.operator, one.programs[position].text, f"{number}:{position}")
             elif self._open_default():
                 continue
-            elif not tuning or self.settings.in_flight == 1:
+            elif not tuning:
+                _ = self.families  # found now, while the last of them are built
+                return
+            elif self.settings.in_flight == 1:
                 return
             elif not self._open_next(wait=not self._open):
                 if not self._open and not self._proposals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ def read_chosen_priors(choice: str | None) -> dict[str, ClassPriors]:
         return {}
     if not isinstance(choice, str):
         raise SettingsError(f"priors are a file, 'shipped' or None, not {choice!r}")
-    return read_priors(SHIPPED if choice == "shipped" else Path(choice))
+    path = SHIPPED if choice == "shipped" else Path(choice)
+    return _read_once(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: Path, changed: int) -> dict[str, ClassPriors]:
+    """A session asks twice: before anything begins, whether it can be read, and for its families."""
+    return read_priors(path)
 
 
 def priors_for(settings: Settings, described: Mapping[str, Any], peak_flops: float) -> Callable[[str], Priors] | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import BuildError, SlipstreamError, VerificationError
 from slipstream.frontends import Model
@@ -22,12 +22,15 @@ from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.history import count_answered
 from slipstream.session.interrupt import Interrupt
-from slipstream.session.models import SessionModel, errors_of, session_operators, title_of
+from slipstream.session.models import SessionModel, errors_of, title_of
 from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import Calls, modules_by_variant, shape_latencies
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, WINNERS
 from slipstream.store import Store
+
+if TYPE_CHECKING:
+    from slipstream.graph.operators import Operator
 
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
@@ -41,6 +44,7 @@ class SessionRun:
     directory: SessionDirectory
     store: Store
     models: tuple[SessionModel, ...]
+    operators: list[Operator]
     target: Target
     settings: Settings
     budget: Budget
@@ -67,7 +71,7 @@ class SessionRun:
 
         settings, self._builders = self.settings, build_processes() if self.target.gpu is None else 1
         make_space = Space if settings.parts.own_sketches else StockSpace
-        found = session_operators(self.models)
+        found = self.operators
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
         record = self.store.session(self.directory.session)
         snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
@@ -76,8 +80,8 @@ class SessionRun:
         peak = self._peak_flops()
         context = self._context(peak, {o.key: reference_text(o.func) for o in found})
         made = self.plugins
-        # What measures starts its processes, which takes as long as finding the families.
-        with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
+
+        def find_families() -> Families:
             stored = stored_relatives(operators, self.store, record.hardware)
             priors = priors_for(settings, self.store.hardware(record.hardware), peak)
             families = Families(operators, settings.families, stored, priors)
@@ -85,12 +89,15 @@ class SessionRun:
                 text = "the priors fit no operator of this model and are not used: they were made for other sketches"
                 self._tell("message", snapshot, text=text)
             self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
+            return families
+
+        with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
             session = Session(
                 store=self.store,
                 session=record.id,
                 hardware=record.hardware,
                 operators=operators,
-                families=families,
+                find_families=find_families,
                 measurer=measurer,
                 scheduler=made.scheduler.make(context, **settings.scheduler_options()),
                 search=made.search.make(context),

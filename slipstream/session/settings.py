@@ -94,10 +94,6 @@ def on_cores(cores: int, slot_trials: int) -> dict[str, int]:
 ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
 # A fleet builds and runs more at a time than one operator has programs for.
 ON_FLEET: Mapping[str, int] = MappingProxyType({"in_flight": 32, "searches": 8})
-# What DynaTune leaves out on a GPU: an operator too small to fill it never gets as fast as its relatives, and would be
-# given one slot after another for it. See docs/gpu.md.
-_NOT_ON_GPU = {"potential": False}
-
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -153,8 +149,6 @@ def make_settings(
         raise SettingsError(f"there is no setting {min(unknown)!r}; choose from {', '.join(settings.to_json())}")
     settings = replace(settings, **{name: value for name, value in others.items() if name != "without"})
     settings = settings.leaving_out(others.get("without", ()))
-    if gpu and settings.scheduler == Settings.scheduler:
-        settings = replace(settings, parts=replace(settings.parts, **_NOT_ON_GPU))
     _check_names(settings)
     return settings
 

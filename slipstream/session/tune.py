@@ -17,7 +17,7 @@ from slipstream.artifact.lock import lock_file
 from slipstream.errors import SlipstreamError
 from slipstream.machine.hardware import describe_cpu, describe_gpu
 from slipstream.machine.target import Target, available_cores, resolve_target
-from slipstream.measure.choose import check_fleet, check_gpu, check_rpc
+from slipstream.measure.choose import check_fleet, check_gpu, check_rpc, starting_early
 from slipstream.plugins import Plugins
 from slipstream.session.asked_models import ask, ask_again, is_several, read_models
 from slipstream.session.budget import BUDGET, Budget, budget_of
@@ -37,6 +37,7 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 if TYPE_CHECKING:
     from slipstream.frontends.inputs import Array
     from slipstream.frontends.shape_lists import Shapes
+    from slipstream.graph.operators import Operator
     from slipstream.plugins import AnyCostModel, AnyMeasurer, AnyScheduler, AnySearch
 
 logger = logging.getLogger(__name__)
@@ -144,44 +145,47 @@ def tune(
     if parts.measurer.is_ours:
         check_gpu(resolved, rpc)
         check_fleet(fleet, resolved)
-    models = read_models(asked, resolved)
-    described = [one.to_json(read) for one, read in zip(asked, models, strict=True)]
-    options = {
-        "settings": chosen.to_json(),
-        "measurer": parts.measurer.name,
-        "budget": limits.to_json(),
-        "target": target,
-        "dtype": dtype,
-        "threads": threads,
-        "rpc": [rpc, rpc_key],
-        "fleet": fleet,
-        **({"models": described} if is_several(model) else described[0]),
-    }
-    hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
-    with (
-        show_progress(progress) as views,
-        _new_session(output, location, models, hardware, options) as (directory, opened),
-    ):
-        watcher = _with_messages(_broadcast([*callbacks, *views]), models)
-        for one in models:
-            directory.keep_inputs(one.input_data, one.name)
-        run = SessionRun(
-            directory,
-            opened,
-            models,
-            resolved,
-            chosen,
-            limits,
-            watcher,
-            began,
-            0.0,
-            parts,
-            rpc=rpc,
-            rpc_key=rpc_key,
-            lock=file,
-            fleet=fleet,
-        )
-        return run.run()
+    with starting_early(resolved, parts.measurer.name):
+        models = read_models(asked, resolved)
+        operators = session_operators(models)
+        described = [one.to_json(read) for one, read in zip(asked, models, strict=True)]
+        options = {
+            "settings": chosen.to_json(),
+            "measurer": parts.measurer.name,
+            "budget": limits.to_json(),
+            "target": target,
+            "dtype": dtype,
+            "threads": threads,
+            "rpc": [rpc, rpc_key],
+            "fleet": fleet,
+            **({"models": described} if is_several(model) else described[0]),
+        }
+        hardware = describe_hardware(resolved, rpc_key, parts.measurer.name)
+        with (
+            show_progress(progress) as views,
+            _new_session(output, location, models, operators, hardware, options) as (directory, opened),
+        ):
+            watcher = _with_messages(_broadcast([*callbacks, *views]), models)
+            for one in models:
+                directory.keep_inputs(one.input_data, one.name)
+            run = SessionRun(
+                directory,
+                opened,
+                models,
+                operators,
+                resolved,
+                chosen,
+                limits,
+                watcher,
+                began,
+                0.0,
+                parts,
+                rpc=rpc,
+                rpc_key=rpc_key,
+                lock=file,
+                fleet=fleet,
+            )
+            return run.run()
 
 
 def resume(
@@ -231,31 +235,34 @@ def resume(
                 "measurements do not carry over: start a new session here"
             )
         check_fleet(fleet, resolved)
-        models = read_models(asked, resolved)
-        limits = budget_of(opened, record)
-        now = Budget.of(budget, trials, until_latency, until_gain_below)
-        if now != Budget():
-            limits = _more(now, record, opened)
-            opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
-        opened.update_session(folder.session, status="running")
-        watcher = _with_messages(_broadcast([*callbacks, *views]), models)
-        run = SessionRun(
-            folder,
-            opened,
-            models,
-            resolved,
-            settings,
-            limits,
-            watcher,
-            began,
-            record.elapsed,
-            parts,
-            rpc=rpc,
-            rpc_key=rpc_key,
-            lock=file,
-            fleet=fleet,
-        )
-        return run.run()
+        with starting_early(resolved, parts.measurer.name):
+            models = read_models(asked, resolved)
+            operators = session_operators(models)
+            limits = budget_of(opened, record)
+            now = Budget.of(budget, trials, until_latency, until_gain_below)
+            if now != Budget():
+                limits = _more(now, record, opened)
+                opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
+            opened.update_session(folder.session, status="running")
+            watcher = _with_messages(_broadcast([*callbacks, *views]), models)
+            run = SessionRun(
+                folder,
+                opened,
+                models,
+                operators,
+                resolved,
+                settings,
+                limits,
+                watcher,
+                began,
+                record.elapsed,
+                parts,
+                rpc=rpc,
+                rpc_key=rpc_key,
+                lock=file,
+                fleet=fleet,
+            )
+            return run.run()
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:
@@ -300,12 +307,13 @@ def _new_session(
     output: Path,
     store: StoreLocation,
     models: Sequence[SessionModel],
+    operators: Sequence[Operator],
     described: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[tuple[SessionDirectory, Store]]:
     from slipstream.measure import reference_text
 
-    operators, fingerprint = session_operators(models), fingerprint_of(models)
+    fingerprint = fingerprint_of(models)
     output.mkdir(parents=True, exist_ok=True)
     with Store.open(store) as opened:
         hardware = opened.add_hardware(described)

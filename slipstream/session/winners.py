@@ -61,11 +61,14 @@ def _near_default(session: Session, key: str) -> Program | None:
 
 
 def _finalists(session: Session, key: str) -> list[tuple[Measurement, Program]]:
-    """Who races: the fastest few, and the default program in any case, however slow one measurement of it was."""
+    """Who races: the fastest few, and the default program in any case, however slow one measurement of it was; nobody
+    where there is one program alone."""
     trials = session.operators[key]
     known = sorted((m for m in trials.known() if math.isfinite(m.seconds)), key=lambda m: m.seconds)
     near = [m for m in known if m.seconds <= known[0].seconds * (1 + _NEAR)][:_MOST_FINALISTS]
     near += [m for m in known if m.program.origin == "default" and m not in near][:1]
+    if len(near) < 2:
+        return []
     realized = [(m, r) for m in near if (r := trials.space.realize(m.program)) is not None]
     # All count as equal here: how fast they are is what the race measures.
     return [

@@ -118,7 +118,9 @@ def make_session(
         session=session,
         hardware=record.hardware,
         operators=trials,
-        families=Families(trials, settings.families, stored_relatives(trials, store, record.hardware)),
+        find_families=lambda: Families(
+            trials, settings.families, stored_relatives(trials, store, record.hardware)
+        ),
         measurer=measurer,
         scheduler=plugins.make("scheduler", settings.scheduler, context),
         search=proposer or plugins.make("search", settings.search, context),

@@ -108,7 +108,7 @@ def test_priors_for_other_sketches_are_mentioned_once_and_not_used(model: Path, 
     one = TunedOperator("a", "conv2d 1x1 8→8 4x4", "float32", "m", (of_another_time,))
     file = tmp_path / "strange"
     write_priors({name: ClassPriors({"m": {}}, {signature(strange): strange}, (one,))}, file)
-    events, store = tune(model, tmp_path / "session", trials=3, priors=file)
+    events, store = tune(model, tmp_path / "session", trials=12, priors=file)
     with store:
         texts = [event.data["text"] for event in events if event.kind == "message"]
         assert len([text for text in texts if "priors fit no operator" in text]) == 1
