@@ -4,7 +4,7 @@ DynaTune gives out slots on the recorded curves of all operators of a model, wit
 slot the estimate is made from what was known then and compared with the gain from there to the end of the replay. The
 margin is fitted: the estimate is multiplied by it. For each model it is fitted to the other models, on which the
 largest of their 90 % quantiles is taken, and counted on this one; the curves of one model on a CPU and a GPU count as
-one. A curve ends after 128 trials, so late gains of an operator that is still improving are missing from both.
+one. A curve ends after 128 to 200 trials, so late gains of an operator that is still improving are missing from both.
 
 `--session DIR` reads what a session that went on until nothing improved any more had estimated at each slot, instead.
 """

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.dynatune.curves import Recording
 from benchmarks.dynatune.plotting import legend, lines, panels, save
 from benchmarks.dynatune.replays import Study
+from benchmarks.spread import rank_correlation
 from slipstream.belief.change_points import JUMP
 from slipstream.schedulers.replay import RecordedCurve
 from slipstream.statistics import median
@@ -70,21 +71,6 @@ def shares(curves: Sequence[RecordedCurve]) -> np.ndarray:
     )
     total = columns.sum(axis=0)
     return np.asarray(columns / np.where(total > 0, total, 1.0))
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's; NaN if one of them is constant."""
-    ranks = [_ranks(values) for values in (one, other)]
-    if any(float(np.std(r)) == 0 for r in ranks):
-        return math.nan
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Ranks from 0, equal values with the mean of theirs."""
-    ordered = np.sort(np.asarray(values, dtype=float))
-    low, high = np.searchsorted(ordered, values), np.searchsorted(ordered, values, side="right") - 1
-    return np.asarray((low + high) / 2)
 
 
 def findings(recordings: Sequence[Recording]) -> dict[str, float]:

@@ -8,19 +8,22 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from benchmarks.dynatune.left_out import numbers as left_out_numbers
+from benchmarks.dynatune.replays import less_excess
+
 RESULTS = Path(__file__).parents[1] / "results"
 # Replays of curves recorded on a CPU and on a GPU -> the folder of their `summary`.
 _SUMMARIES = {"dynatune": RESULTS, "gpu_dynatune": RESULTS / "gpu_dynatune"}
-_CLAIMS, _TUNERS = "dynatune_claims", "dynatune_tuners"
+_CLAIMS, _TUNERS, _LEFT_OUT = "dynatune_claims", "dynatune_tuners", "dynatune_left_out"
 # Policies that the summary's own table of speedups leaves out.
 _MORE = ("random", "linear", "dynamic_random", "dynamic_round_robin", "epsilon_greedy", "softmax")
-NAMES = (*_SUMMARIES, _CLAIMS, _TUNERS)
+NAMES = (*_SUMMARIES, _CLAIMS, _TUNERS, _LEFT_OUT)
 
 
 def page(name: str) -> str:
     """The tables of that name."""
-    if name == _TUNERS:
-        return (RESULTS / f"{_TUNERS}.md").read_text().partition("\n")[2]
+    if name in (_TUNERS, _LEFT_OUT):
+        return (RESULTS / f"{name}.md").read_text().partition("\n")[2]
     if name == _CLAIMS:
         return ""
     return (_SUMMARIES[name] / "dynatune.md").read_text().partition("\n")[2]
@@ -33,6 +36,9 @@ def numbers(name: str) -> dict[str, str]:
         return {key: _said(key, value) for part in claims.values() for key, value in part.items()}
     if name == _TUNERS:
         return _tuner_numbers(json.loads((RESULTS / f"{_TUNERS}.json").read_text()))
+    if name == _LEFT_OUT:
+        excess = json.loads((RESULTS / f"{_LEFT_OUT}.json").read_text())["mean_excess"]
+        return {key: f"{value:.2f}" for key, value in left_out_numbers(excess).items()}
     data = json.loads((_SUMMARIES[name] / "dynatune.json").read_text())
     found = {"inside 90 %": f"{100 * data['calibration']:.0f}", "forecasts": f"{data['forecasts']:,}"}
     for share, by_policy in data["times_faster"].items():
@@ -42,6 +48,8 @@ def numbers(name: str) -> dict[str, str]:
         found[f"dynatune_paper: times the oracle's time, {share}"] = f"{1 / by_policy['dynatune_paper']['oracle']:.2f}"
         for ours, other in product(("dynatune", "dynatune_paper"), _MORE):
             found[f"{ours} against {other}, {share}"] = f"{_sooner(data['seconds_to_within'][share], ours, other):.2f}"
+    for policy in next(iter(data["mean_excess"].values())):
+        found[f"{policy}: less excess than gradient"] = f"{less_excess(data['mean_excess'], policy):.2f}"
     near = data["times_the_oracle"]  # none where each model was recorded once
     for policy in ("informed", "dynatune", "gradient") if near else ():
         times = {name: row[policy] for name, row in near.items()}

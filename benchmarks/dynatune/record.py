@@ -47,6 +47,7 @@ def record(
     tuner: str | None = None,
     threads: int | None = None,
     families: bool = False,
+    dtype: str = "float32",
 ) -> Recording:
     """Tune all operators of a zoo model, or go on with it."""
     load = os.getloadavg()
@@ -55,11 +56,13 @@ def record(
     settings = {"families": "none", "slot_trials": _SLOT_TRIALS, "patience_trials": 10 * trials, "most_trials": trials}
     settings |= changed | ({"families": Settings().families} if families else {})
     scheduler = "sequential" if budget is None else "round_robin"
-    how: dict[str, Any] = {"scheduler": scheduler, **chosen, "seed": seed, "target": target, "threads": threads}
+    how: dict[str, Any] = {"scheduler": scheduler, **chosen, "seed": seed}
+    how |= {"target": target, "dtype": dtype, "threads": threads}
     tune_apart(f"zoo:{model}", folder, budget=budget, settings=settings, **how)
     said = f"python -m benchmarks.dynatune.record --models {model}" + (f" --tuners {tuner}" if tuner else "")
-    said += " --families" if families else ""
-    recording = recording_of(folder, model, seed, {"command": said, "load": load, "load_at_end": os.getloadavg()})
+    said += (" --families" if families else "") + (f" --dtype {dtype}" if dtype != "float32" else "")
+    about = {"command": said, "load": load, "load_at_end": os.getloadavg()}
+    recording = recording_of(folder, model, seed, about)
     begun = recording.about["settings"]["most_trials"]
     if begun != trials:
         raise RecordingError(f"{folder} was begun with --trials {begun}: say so again, or choose another --work")
@@ -74,11 +77,12 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
         noisy = [trial.noisy for trial in store.trials(session=directory.session)]
     assert stored.record is not None
     options = stored.record.options
-    similar = _similar(model, options["target"])
+    dtype = options["dtype"]
+    similar = _similar(model, options["target"], dtype)
     described = {
         **describe_machine(),
         "hardware": stored.hardware,
-        "options": {name: options[name] for name in ("target", "threads", "budget")},
+        "options": {name: options[name] for name in ("target", "dtype", "threads", "budget")},
         "settings": options["settings"],
         "session_seconds": stored.record.elapsed,
         "trials": len(noisy),
@@ -86,7 +90,11 @@ def recording_of(folder: Path, model: str, seed: int, about: Mapping[str, Any]) 
         **about,
     }
     curves = tuple(curve_of(operator, similar[key]) for key, operator in stored.history.operators.items())
-    return Recording(model, seed, float(stored.saved[PEAK_FLOPS]), described, curves)
+    return Recording(_named(model, dtype), seed, float(stored.saved[PEAK_FLOPS]), described, curves)
+
+
+def _named(model: str, dtype: str) -> str:
+    return model if dtype == "float32" else f"{model}-{dtype}"
 
 
 def curve_of(operator: OperatorHistory, similar: Sequence[str] = ()) -> OperatorCurve:
@@ -112,7 +120,7 @@ def curve_of(operator: OperatorHistory, similar: Sequence[str] = ()) -> Operator
     )
 
 
-def _similar(model: str, spec: str) -> dict[str, list[str]]:
+def _similar(model: str, spec: str, dtype: str) -> dict[str, list[str]]:
     """The operators that would be in the same family, the nearest first."""
     from benchmarks.candidates import operators_of
     from slipstream.machine.target import resolve_target
@@ -121,7 +129,7 @@ def _similar(model: str, spec: str) -> dict[str, list[str]]:
     from slipstream.session.operator_trials import OperatorTrials
     from slipstream.tvm_bridge.native_output import quiet_native_code
 
-    target = resolve_target(spec)
+    target = resolve_target(spec, dtype=dtype)
     with quiet_native_code():
         trials = {o.key: OperatorTrials(o, Space(o.key, o.func, target)) for o in operators_of(model, target)}
         families = Families(trials, Settings().families)
@@ -136,6 +144,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="record each model so many times")
     parser.add_argument("--work", type=Path, help="where the sessions are kept")
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'; cuda's curves go beside the CPU's")
+    parser.add_argument("--dtype", default="float32", help="as of 'slipstream tune'")
     parser.add_argument("--curves", type=Path, help="where the curves go")
     parser.add_argument("--families", action="store_true", help="let operators learn from their relatives")
     parser.add_argument("--threads", type=int, help="that programs run on [all cores]; 1 on a busy machine")
@@ -161,8 +170,8 @@ def main() -> None:
         for seed in range(options.seeds):
             for model, tuner in product(options.models.split(","), tuners):
                 print(f"{model}, {tuner or 'diffusion'}, seed {seed}", flush=True)
-                folder = work / (tuner or "") / f"{model}-{seed}"
-                how = (options.target, options.budget, tuner, options.threads, options.families)
+                folder = work / (tuner or "") / f"{_named(model, options.dtype)}-{seed}"
+                how = (options.target, options.budget, tuner, options.threads, options.families, options.dtype)
                 recording = record(model, seed, options.trials, folder, *how)
                 print(f"wrote {recording.write(folder_of(tuner, curves) if tuner else curves)}", flush=True)
     except KeyboardInterrupt:

@@ -6,11 +6,13 @@ as the sequential one, would have a single run, whose result depends on the orde
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from slipstream.plugins import Context, make
 from slipstream.schedulers import Scheduler
 from slipstream.schedulers.dynatune_paper import DynatunePaper
 from slipstream.schedulers.eligible import highest, pick_adaptively
+from slipstream.schedulers.gains import slot_seconds
 from slipstream.schedulers.oracle import Oracle
+from slipstream.schedulers.potential import speeds_of
 from slipstream.schedulers.replay import RecordedCurve, Replay, replay
 from slipstream.schedulers.types import OperatorState
 
@@ -29,8 +33,11 @@ from slipstream.schedulers.types import OperatorState
 LABELS = {
     "dynatune": "DynaTune",
     "dynatune_no_potential": "DynaTune without potential",
+    "dynatune_per_slot": "DynaTune by the slot",
     "dynatune_paper": "DynaTune as in the paper",
-    "no_belief": "no belief",
+    "no_belief": "latency / (slots + 1)",
+    "no_belief_per_second": "latency / (slots + 1), by the second",
+    "steady_potential": "potential x latency / (slots + 1)",
     "epsilon_greedy": "epsilon-greedy",
     "softmax": "softmax",
     "gradient": "gradient (Ansor)",
@@ -49,19 +56,54 @@ _PATIENCE = 10**9
 class NoBelief:
     """Picks the highest latency / (slots + 1): gains are assumed to fall with the number of slots."""
 
+    def __init__(self, *, per_second: bool = False) -> None:
+        self._per_second = per_second
+
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
-        return pick_adaptively(operators, lambda left: highest(left, lambda o: o.latency / (o.slots + 1)))
+        seconds = dict(zip((o.key for o in operators), slot_seconds(operators, operators), strict=True))
+
+        def score(o: OperatorState) -> float:
+            return o.latency / (o.slots + 1) / (seconds[o.key] if self._per_second else 1.0)
+
+        return pick_adaptively(operators, lambda left: highest(left, score))
+
+
+class SteadyPotential:
+    """Picks the highest potential * latency / (slots + 1), of a potential that slots without a gain leave as it is:
+    a quarter, and the logarithm of how many times as fast as the operator its fastest relative is.
+    """
+
+    def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
+        speeds = speeds_of(operators)
+
+        def score(o: OperatorState) -> float:
+            own, fastest = speeds[o.key], max((speeds.get(key, 0.0) for key in o.similar), default=0.0)
+            potential = 0.25 + max(0.0, math.log2(fastest / own)) if own and fastest else 1.0
+            return potential * o.latency / (o.slots + 1)
+
+        return pick_adaptively(operators, lambda left: highest(left, score))
+
+
+# Those that are no schedulers of a session.
+_ONLY_HERE: Mapping[str, Callable[[], Scheduler]] = {
+    "no_belief": NoBelief,
+    "no_belief_per_second": partial(NoBelief, per_second=True),
+    "steady_potential": SteadyPotential,
+}
+# Those that leave something out of another.
+_VARIANTS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
+    "dynatune_no_potential": ("dynatune", {"heed_potential": False}),
+    "dynatune_per_slot": ("dynatune", {"per_second": False}),
+}
 
 
 def policy(name: str, curves: Sequence[RecordedCurve], peak_flops: float, seed: int, slot_trials: int) -> Scheduler:
     """The policy of that name; all of `LABELS`, and whatever else `slipstream.plugins` has."""
-    if name == "no_belief":
-        return NoBelief()
+    if name in _ONLY_HERE:
+        return _ONLY_HERE[name]()
     if name == "oracle":
         return Oracle(slot_trials=slot_trials, curves=curves)
-    options: dict[str, Any] = {}
-    if name == "dynatune_no_potential":
-        name, options = "dynatune", {"heed_potential": False}
+    name, options = _VARIANTS.get(name, (name, {}))
     context = Context(seed=seed, slot_trials=slot_trials, peak_flops=peak_flops)
     scheduler: Scheduler = make("scheduler", name, context, **options)
     return scheduler
@@ -131,6 +173,11 @@ class _Remembering(PublishedBelief):
         if (key, len(history)) not in self._made:
             self._made[key, len(history)] = super().predict(key, history, flops)
         return self._made[key, len(history)]
+
+
+def less_excess(excess: Mapping[str, Mapping[str, float]], ours: str, other: str = "gradient") -> float:
+    """How many times the mean excess of `ours` that of `other` is, on average over models."""
+    return geometric_mean([row[other] / row[ours] for row in excess.values()])
 
 
 def shuffled(curves: Sequence[RecordedCurve], seed: int) -> list[RecordedCurve]:

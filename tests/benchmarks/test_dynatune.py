@@ -14,7 +14,15 @@ import pytest
 pytest.importorskip("matplotlib", reason="the figures need matplotlib")
 pytest.importorskip("emcee", reason="the traces need emcee")
 
-from benchmarks.dynatune import against_chameleon, calibration, challenges, replays, summary, transformation_space
+from benchmarks.dynatune import (
+    against_chameleon,
+    calibration,
+    challenges,
+    left_out,
+    replays,
+    summary,
+    transformation_space,
+)
 from benchmarks.dynatune.__main__ import main
 from benchmarks.dynatune.curves import OperatorCurve, Recording, RecordingError, read_all
 from benchmarks.dynatune.plotting import band
@@ -133,7 +141,7 @@ def test_summary_agrees_with_the_replays(made: dict[str, Path], curves: Path) ->
     assert (seen["low"], seen["high"]) == pytest.approx((min(times), max(times)), abs=1e-3)
     assert set(content["seconds_to_within"]["5%"]["second"]) == set(replays.LABELS)
     page = made["dynatune.md"].read_text()
-    assert page.count("| yes |") + page.count("| **no** |") == len(content["bars"]) == 5
+    assert page.count("| yes |") + page.count("| **no** |") == len(content["bars"]) == 6
 
 
 def test_the_tuners_table_is_of_the_latency_that_all_reach(made: dict[str, Path], curves: Path) -> None:
@@ -256,9 +264,30 @@ def test_the_recorder_ends_an_operator_by_its_trials_alone() -> None:
 
 
 TIMES = {
-    "one": {"dynatune": 10.0, "sequential": 20.0, "round_robin": 10.0, "gradient": 10.0, "oracle": 8.0},
-    "two": {"dynatune": 10.0, "sequential": 45.0, "round_robin": 14.4, "gradient": 8.1, "oracle": 10.0},
-    "tuned already": {"dynatune": 0.0, "sequential": 0.0, "round_robin": 0.0, "gradient": 0.0, "oracle": 0.0},
+    "one": {
+        "dynatune": 10.0,
+        "sequential": 20.0,
+        "round_robin": 10.0,
+        "gradient": 10.0,
+        "steady_potential": 11.0,
+        "oracle": 8.0,
+    },
+    "two": {
+        "dynatune": 10.0,
+        "sequential": 45.0,
+        "round_robin": 14.4,
+        "gradient": 8.1,
+        "steady_potential": 12.1,
+        "oracle": 10.0,
+    },
+    "tuned already": {
+        "dynatune": 0.0,
+        "sequential": 0.0,
+        "round_robin": 0.0,
+        "gradient": 0.0,
+        "steady_potential": 0.0,
+        "oracle": 0.0,
+    },
 }
 
 
@@ -274,8 +303,8 @@ def test_speedup_without_a_model_that_tells() -> None:
 
 
 def test_bars() -> None:
-    assert [bar.met for bar in summary.bars(TIMES, 0.9)] == [True, True, False, True, True]
-    assert [bar.met for bar in summary.bars(TIMES, 0.98)] == [True, True, False, True, False]
+    assert [bar.met for bar in summary.bars(TIMES, 0.9)] == [True, True, False, True, True, True]
+    assert [bar.met for bar in summary.bars(TIMES, 0.98)] == [True, True, False, True, True, False]
     assert not summary.bars(TIMES, math.nan)[-1].met
 
 
@@ -295,6 +324,29 @@ def test_seed_decides_the_order() -> None:
     orders = [[curve.key for curve in replays.shuffled(drawn, seed)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == sorted(orders[2])
+
+
+def test_a_variant_is_judged_on_models_it_was_not_chosen_on() -> None:
+    worse, better = dict.fromkeys((*left_out.VARIANTS, left_out.BASE), 1.0), 0.5
+    excess = {
+        "CPU, a": {**worse, "no_belief": better},
+        "CPU, b": {**worse, "no_belief": better},
+        "GPU, c-float16": {**worse, "dynatune_per_slot": better / 4},
+        "CPU, c": {**worse, "dynatune_per_slot": better / 4},
+    }
+    chosen = left_out.choose(excess)
+    # Without c on either machine nothing speaks for the variant that is best on it alone.
+    assert chosen["CPU, c"] == chosen["GPU, c-float16"] == "no_belief"
+    assert chosen["CPU, a"] == chosen["CPU, b"] == "dynatune_per_slot"
+    assert left_out.numbers(excess)["chosen on others"] == 1.0
+    assert left_out.numbers(excess)["no_belief, CPU"] == pytest.approx(2 ** (2 / 3))
+
+
+def test_the_mean_excess_is_weighted_by_time() -> None:
+    run = replays.Replay([0.0, 1.0, 4.0], [math.inf, math.e, 1.0], ["a", "a"], [0.0, 0.0], 1.0)
+    assert run.mean_excess == pytest.approx(1.0)
+    run = replays.Replay([0.0, 1.0, 4.0], [math.e**2, math.e, 1.0], ["a", "a"], [0.0, 0.0], 1.0)
+    assert run.mean_excess == pytest.approx(5 / 4)
 
 
 def test_no_belief_weighs_latency_against_slots() -> None:
