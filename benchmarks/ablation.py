@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradient for DynaTune": {"scheduler": "gradient"},
     "the preset metaschedule": {"preset": "metaschedule"},
 }
-ON_A_CPU_ALONE = (WITH_OURS, "no potential")  # on a GPU there are no own sketches, and no potential
+ON_A_CPU_ALONE = (WITH_OURS,)  # on a GPU there are no own sketches
 
 
 def from_scratch(name: str) -> dict[str, Any]:

@@ -123,15 +123,16 @@ def markdown(parts: Mapping[str, Any]) -> str:
     lines = [
         "Latency is the sum over operators, from times measured again afterwards, also relative to that of the long",
         "session with the same seed; whole compiled models run in turns. Medians over seeds, with ranges.",
+        "",
     ]
+    rows: list[list[object]] = []
     for name, result in parts.items():
         budgets, best = result["budgets"], lowest(result)
-        lines += ["", f"### {name}, with priors from {', '.join(result['distilled'])}", ""]
-        rows = []
         for side in sides(result):
             own = [run for run in result["runs"] if run["side"] == side]
             ends = [curve(result, run)[-1][1] for run in own]
             rows.append([
+                name,
                 f"{side} ({budgets[side]})",
                 with_range([run["seconds"] for run in own], 0),
                 with_range([run["trials"] for run in own], 0),
@@ -140,8 +141,10 @@ def markdown(parts: Mapping[str, Any]) -> str:
                 with_range(to_long(result, side)),
                 with_range(_whole(result, side)),
             ])  # fmt: skip
-        columns = ["session", "s", "trials", "latency, ms", "to best known", "to long", "whole model to long"]
-        lines += table(columns, rows)
+    columns = ["model", "session", "s", "trials", "latency, ms", "to best known", "to long", "whole model to long"]
+    lines += table(columns, rows)
+    distilled = sorted({name for result in parts.values() for name in result["distilled"]})
+    lines += ["", f"Distilled, each without the judged model: {', '.join(distilled)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,15 +1,32 @@
-"""Ratios of contenders that ran in turns, cells with a median and how far the values lie apart, and tables."""
+"""Ratios of contenders that ran in turns, rank correlation, cells with a median and its spread, and tables."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 AS_FAST = 1.01  # as fast as: within one per cent
 Blocks = Sequence[Sequence[float | None]]
 """For every process, the median of each round, None if the contender did not take part."""
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's; NaN if one of them is constant."""
+    ranks = [_ranks(values) for values in (one, other)]
+    if any(float(np.std(r)) == 0 for r in ranks):
+        return math.nan
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    """Ranks from 0, equal values with the mean of theirs."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    low, high = np.searchsorted(ordered, values), np.searchsorted(ordered, values, side="right") - 1
+    return np.asarray((low + high) / 2)
 
 
 def ratios(ours: Blocks, theirs: Blocks) -> list[float]:

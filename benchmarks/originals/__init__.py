@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.originals.picture import picture
-from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TARGET, TRIALS_PER_TASK
+from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TRIALS_PER_TASK
 from benchmarks.originals.table import METASCHEDULE, OURS, markdown, numbers
 from slipstream.errors import SlipstreamError
 
@@ -28,7 +28,7 @@ QUICK = {
     "trials": 8,
     "measures_per_round": 4,
     "population": 32,
-    "limit": "60s",
+    "limit": "180s",
     "budget": "10s",
     "processes": 1,
     "rounds": 3,
@@ -43,13 +43,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=TRIALS_PER_TASK, help="an operator on average, theirs")
     parser.add_argument("--measures-per-round", type=int, default=MEASURES_PER_ROUND, help="theirs")
     parser.add_argument(
-        "--their-target", default=TARGET, help=f'TVM target of the artifact ["{TARGET}", its authors\']'
+        "--their-target", help='TVM target of the artifact ["llvm -mcpu=" and this CPU; its authors\' is "llvm" alone]'
     )
     parser.add_argument("--limit", default="40m", help="of a tuning by the artifact or by MetaSchedule's algorithm")
     parser.add_argument("--budget", default="10m", help="of ours")
     parser.add_argument("--processes", type=int, default=5, help="of each model, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
-    parser.add_argument("--tune-only", action="store_true", help="tune what the work folder lacks, compare nothing")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--tune-only", action="store_true", help="tune what the work folder lacks, compare nothing")
+    part.add_argument("--compare-only", action="store_true", help="compare what the work folder has, tune nothing")
+    parser.set_defaults(population=0)  # of the artifact's searches: its own
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -65,11 +68,26 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             f"{side} {seed}": tune_side(side, seed, model, files, options, threads)
             for seed in range(options.seed, options.seed + options.seeds)
             for side in options.sides
+            if not options.compare_only or is_tuned(run_folder(options, model, side, seed))
         }
+        if not runs:
+            raise SlipstreamError(f"nothing has been tuned in {folder}: leave --compare-only out, or name its --work")
         if not options.tune_only:
             compared = compare_models(runs, files, options, folder, threads)
             told = {name: {**run, "path": ""} for name, run in runs.items()}
             yield model, {"commit": COMMIT, "threads": threads, "runs": told, "compared": compared}
+
+
+def is_tuned(folder: Path) -> bool:
+    """Whether a tuning in this folder has been begun by us, or ended by the artifact."""
+    from benchmarks.originals.tuned import RESULT
+    from slipstream.session.directory import SESSION
+
+    return any((folder / name).exists() for name in (RESULT, SESSION))
+
+
+def run_folder(options: argparse.Namespace, model: str, side: str, seed: int) -> Path:
+    return Path(options.work, model, f"{side}-{seed}")
 
 
 def tune_side(
@@ -81,7 +99,7 @@ def tune_side(
     from benchmarks.originals.tuned import tune_original
     from slipstream.session.budget import parse_duration
 
-    folder = options.work / model / f"{side}-{seed}"
+    folder = run_folder(options, model, side, seed)
     if side in SIDES:
         settings = {"trials": options.trials, "measures_per_round": options.measures_per_round}
         run = tune_original(
@@ -93,7 +111,7 @@ def tune_side(
             seed=seed,
             limit=parse_duration(options.limit),
             threads=threads,
-            settings={**settings, "population": options.population, "target": options.their_target},
+            settings={**settings, "population": options.population, "target": options.their_target or native_target()},
         )
         return {**run, "side": side, "path": str(folder / "model.so")}
     if side == METASCHEDULE:
@@ -120,6 +138,15 @@ def tune_side(
         "tuning_seconds": round(tuning, 2),
         "path": str(session.directory.model),
     }
+
+
+def native_target() -> str:
+    """TVM's target for this CPU, in the words of the artifact's TVM."""
+    from slipstream.machine.target import resolve_target
+
+    target = resolve_target()
+    without = ",".join(f"-{feature}" for feature in target.disabled)
+    return f"llvm -mcpu={target.cpu}" + (f" -mattr={without}" if without else "")
 
 
 def compare_models(

@@ -11,7 +11,6 @@ COMMIT = "c50d6a56d0863eeb7aa1b24a7c0b839394ec1350"
 TRIALS_PER_TASK = 200
 MEASURES_PER_ROUND = 64
 MEASURE = {"repeat": 1, "min_repeat_ms": 300, "timeout": 10}
-TARGET = "llvm"
 _NCHW = ("squeezenet1_1",)  # the authors tune SqueezeNet in NCHW, every other model in NHWC
 
 

@@ -21,9 +21,9 @@ NAMES = {
 }
 WITHIN = (0.01, 0.05, 0.10, 0.25)
 _ABOUT = """\
-Seconds from the start of the command to a built model within so much of the lowest final latency of all sides; medians
-over seeds. A tuning's curve is the sum of its operators' best times; it is scaled by one factor, so that its end is the
-latency of the built model, and the seconds that building took are added."""
+Seconds to a built model within so much of the lowest final latency of all sides, of the artifact's sides without
+importing the model; medians over seeds. A tuning's curve is the sum of its operators' best times; it is scaled by one
+factor, so that its end is the latency of the built model, and the seconds that building took are added."""
 
 
 def by_side(result: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -54,7 +54,7 @@ def scaled_curve(result: Mapping[str, Any], name: str) -> list[tuple[float, floa
 
 
 def time_to(result: Mapping[str, Any], name: str, latency: float) -> float:
-    """Seconds from the start of a run to a built model at most so slow; infinite if it never had one."""
+    """Seconds of a run until a built model is at most so slow; infinite if it never had one."""
     return min((seconds for seconds, estimate in scaled_curve(result, name) if estimate <= latency), default=math.inf)
 
 

@@ -18,6 +18,8 @@ from benchmarks.originals.artifact import BuiltArtifact
 from benchmarks.originals.settings import MEASURE, SIDES, layout
 from slipstream.errors import SlipstreamError
 
+RESULT = "result.json"
+
 
 def tune_original(
     artifact: BuiltArtifact,
@@ -31,20 +33,21 @@ def tune_original(
     threads: int,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Tune and build, unless `folder` has it; seconds count from the start of the process.
+    """Tune and build, unless `folder` has it; seconds of tuning count from the first search.
 
     `settings` are trials, measures_per_round, population and target. A tuning that reaches `limit` seconds is ended
     there and its model is built from what it has recorded: it is `censored`.
     """
-    result = folder / "result.json"
+    result = folder / RESULT
     if not result.exists():
         artifact.check(SIDES[side].tree)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         job = {"model": str(onnx.absolute()), "folder": str(folder.absolute()), "layout": layout(model), **settings}
-        job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed}
+        job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed, "builders": threads}
         censored, seconds = _tune(artifact, side, job, folder, limit, threads)
         curve = read_curve(folder / "curve.jsonl")
+        tasks = _read_tasks(folder / "tasks.json")
         built = _build(artifact, side, job, folder, threads)
         result.write_text(
             json.dumps(
@@ -54,10 +57,11 @@ def tune_original(
                     "seed": seed,
                     "limit": limit,
                     "censored": censored,
-                    "tuning_seconds": round(seconds, 2),
+                    "preparing": round(tasks["preparing"], 2),
+                    "tuning_seconds": round(seconds - tasks["preparing"], 2),
                     "finishing": round(built, 2),
                     "trials": curve[-1]["trials"] if curve else 0,
-                    "tasks": _tasks(folder / "tasks.json", curve),
+                    "tasks": _tasks(tasks["tasks"], curve),
                     "curve": [(round(p["seconds"], 2), p["latency"], p["trials"]) for p in curve],
                 }
             )
@@ -92,7 +96,6 @@ def _tune(
 
 def _build(artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, threads: int) -> float:
     drop_unfinished_line(folder / "records.json")
-    began = time.monotonic()
     with (folder / "build.log").open("w") as log:
         status = subprocess.run(
             artifact.command("build_model.py", json.dumps(job)),
@@ -104,7 +107,7 @@ def _build(artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: P
         ).returncode
     if status:
         raise SlipstreamError(f"the model of {side} cannot be built: see {folder / 'build.log'}")
-    return time.monotonic() - began
+    return float(json.loads((folder / "built.json").read_text())["seconds"])
 
 
 def drop_unfinished_line(path: Path) -> None:
@@ -121,9 +124,16 @@ def read_curve(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _tasks(path: Path, curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _read_tasks(path: Path) -> dict[str, Any]:
+    """All tasks, and the seconds until the artifact had them."""
+    if not path.exists():
+        raise SlipstreamError(f"{path} does not exist: the model was still being imported, so give a longer --limit")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _tasks(tasks: list[dict[str, Any]], curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Name, weight and FLOPs of every task, its best seconds (None if none of its programs ran) and its rounds."""
-    tasks = json.loads(path.read_text())
     best = curve[-1]["best"] if curve else [None] * len(tasks)
     rounds = [sum(point["task"] == number for point in curve) for number in range(len(tasks))]
     return [

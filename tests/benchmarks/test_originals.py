@@ -22,6 +22,7 @@ from benchmarks.originals.tuned import drop_unfinished_line, read_curve, tune_or
 from benchmarks.rivals.models import model_files
 from benchmarks.rivals.rounds import compare
 from slipstream.errors import SlipstreamError
+from slipstream.machine.target import resolve_target
 
 SETTINGS = {"trials": 2, "measures_per_round": 2, "population": None, "target": "llvm"}
 # What our programs call of the artifact's TVM. Its tuner measures two of three tasks, starts a process, and goes on
@@ -51,6 +52,7 @@ class Task:
 extract_tasks = lambda main, params, target: ([Task() for _ in range(3)], [1, 2, 1])
 class LocalRPCMeasureContext:
     def __init__(self, repeat, min_repeat_ms, timeout): self.runner = None
+LocalBuilder = lambda n_parallel: n_parallel
 TuningOptions = lambda **options: options
 RecordToFile = lambda path: path
 ApplyHistoryBest = Anything
@@ -95,6 +97,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> BuiltArtifact:
         package = folder / tree / "python" / "tvm"
         sources = {"auto_scheduler/__init__": AUTO_SCHEDULER, "auto_scheduler/task_scheduler": TASK_SCHEDULER}
         sources |= {"__init__": TVM, "contrib/__init__": "", "contrib/graph_executor": GRAPH_EXECUTOR}
+        sources |= {"te": "", "topi/__init__": "", "topi/nn/__init__": "", "topi/nn/dense": "from tvm import te"}
         for name, text in sources.items():
             (package / name).parent.mkdir(parents=True, exist_ok=True)
             (package / f"{name}.py").write_text(text)
@@ -113,7 +116,8 @@ def test_a_tuning_is_ended_at_the_limit_with_all_it_started_and_leads_to_a_model
     folder = tmp_path / "run"
     found = tune_original(artifact, "code-diffusion-sketch", "tiny_cnn", onnx, folder, **how)
     assert found["censored"]
-    assert 4.0 <= found["tuning_seconds"] < 10.0
+    assert 4.0 <= found["preparing"] + found["tuning_seconds"] < 10.0
+    assert 0 < found["preparing"] < 4.0
     assert [(latency, trials) for _, latency, trials in found["curve"]] == [(None, 2), (None, 4)]
     assert [(task["weight"], task["seconds"], task["rounds"]) for task in found["tasks"]] == [
         (1, 0.5, 1),
@@ -129,6 +133,21 @@ def test_a_tuning_is_ended_at_the_limit_with_all_it_started_and_leads_to_a_model
     began = time.monotonic()
     assert tune_original(artifact, "code-diffusion-sketch", "tiny_cnn", onnx, folder, **how) == found
     assert time.monotonic() - began < 1
+
+
+def test_a_tuning_at_the_settings_of_the_authors_for_this_cpu(artifact, tmp_path):
+    asked = ["--build", str(artifact.folder), "--models", "tiny_cnn", "--sides", "ansor", "--limit", "4s"]
+    options = runner.parse(originals, "originals", [*asked, "--tune-only", "--work", str(tmp_path)])
+    assert list(originals.measure(options)) == []
+    found = json.loads((tmp_path / "tiny_cnn" / "ansor-0" / "result.json").read_text())
+    assert (found["trials"], found["measures_per_round"], found["population"]) == (128, 64, 0)
+    assert found["target"] == f"llvm -mcpu={resolve_target().cpu}" or " -mattr=-" in found["target"]
+
+
+def test_only_what_has_been_tuned_is_compared(artifact, tmp_path):
+    asked = ["--build", str(artifact.folder), "--models", "tiny_cnn", "--compare-only", "--work", str(tmp_path)]
+    with pytest.raises(SlipstreamError, match=r"nothing has been tuned in .*tiny_cnn: leave --compare-only out"):
+        next(originals.measure(runner.parse(originals, "originals", asked)))
 
 
 def test_their_model_takes_turns_and_is_checked(artifact, tmp_path):

@@ -1,7 +1,8 @@
 """Tunes an ONNX model by the artifact's task scheduler: `python tune.py '{"model": ..., "folder": ..., ...}'`.
 
-Into the folder go `tasks.json`, a line of `curve.jsonl` after every round, and the artifact's own record of every
-measurement, `records.json`. The process may be killed at any time: what it has written so far is the result.
+Into the folder go `tasks.json` with the seconds that importing the model and extracting its tasks took, a line of
+`curve.jsonl` after every round, its seconds counted from there, and the artifact's own record of every measurement,
+`records.json`. The process may be killed at any time: what it has written so far is the result.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ def main(job: dict[str, Any]) -> None:
         {"name": task.desc, "weight": int(weight), "flops": float(task.compute_dag.flop_ct)}
         for task, weight in zip(tasks, weights)  # noqa: B905 -- not in Python 3.9
     ]
-    (folder / "tasks.json").write_text(json.dumps(about))
+    prepared = time.monotonic()
+    (folder / "tasks.json").write_text(json.dumps({"preparing": prepared - job["began"], "tasks": about}))
     curve = (folder / "curve.jsonl").open("w")
 
     class WriteCurve(auto_scheduler.task_scheduler.TaskSchedulerCallback):
         def post_tune(self, task_scheduler: Any, task_id: int) -> None:
             best = [cost if cost < _FAILED else None for cost in map(float, task_scheduler.best_costs)]
             latency = None if None in best else float(task_scheduler.cur_score)
-            point = {"seconds": time.monotonic() - job["began"], "trials": int(task_scheduler.ct), "latency": latency}
+            point = {"seconds": time.monotonic() - prepared, "trials": int(task_scheduler.ct), "latency": latency}
             curve.write(json.dumps({**point, "task": int(task_id), "best": best}) + "\n")
             curve.flush()
 
@@ -61,6 +63,7 @@ def main(job: dict[str, Any]) -> None:
             early_stopping=None,
             num_measures_per_round=job["measures_per_round"],
             verbose=1,
+            builder=auto_scheduler.LocalBuilder(n_parallel=job["builders"]),
             runner=measure.runner,
             measure_callbacks=[auto_scheduler.RecordToFile(str(folder / "records.json"))],
         ),
