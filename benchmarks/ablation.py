@@ -1,7 +1,7 @@
 """What each part of the method is worth: the same session with one part left out, in turn (2.5 hours).
 
 All variants have the same wall clock. They run one after the other, seed by seed, each in its own process, or several
-at a time on cores of their own (on 16 cores `--at-a-time 8` takes 20 minutes). Compared is the sum of operators,
+at a time on cores of their own (on 16 cores `--lanes 8` takes 20 minutes). Compared is the sum of operators,
 without the noise of whole models. Takes variants x seeds x budget / runs at a time.
 
 On a CPU all start with random programs of MetaSchedule's sketches. Slipstream's own sketches start so close to the best
@@ -11,13 +11,12 @@ that a minute of search would show little but noise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.ablation_picture import picture
 from benchmarks.ablation_table import WHOLE, markdown, numbers
+from benchmarks.lanes import in_lanes, lanes_argument
 from benchmarks.runner import run
 from slipstream.errors import SlipstreamError
 
@@ -64,8 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each run")
-    parser.add_argument("--at-a-time", type=int, default=1, help="runs at a time, each on cores of its own")
-    parser.add_argument("--cores", type=int, default=2, help="cores of each, where several run at a time")
+    lanes_argument(parser)
     parser.add_argument("--variants", help="names with commas between [all that make a difference on the target]")
 
 
@@ -80,31 +78,24 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     if unknown := set(names) - set(VARIANTS):
         raise SlipstreamError(f"no variant is called {', '.join(unknown)}: there are {', '.join(VARIANTS)}")
     runs: dict[str, dict[str, Any]] = {name: {} for name in names}
-    result = {"budget": options.budget, "at_a_time": options.at_a_time, "cores": options.cores, "runs": runs}
-    free = SimpleQueue[tuple[int, ...]]()
-    for n in range(options.at_a_time):
-        free.put(tuple(range(n * options.cores, (n + 1) * options.cores)) if options.at_a_time > 1 else ())
+    result = {"budget": options.budget, "lanes": options.lanes, "runs": runs}
 
-    def tune(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
-        folder, cores = options.work / part.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}", free.get()
+    def tune(one: tuple[str, int], cores: Sequence[int]) -> dict[str, Any] | None:
+        name, seed = one
+        folder = options.work / part.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
         how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
         chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
         try:
             ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
-            row = ended.to_json()
-        finally:
-            free.put(cores)
+        except SlipstreamError as error:
+            print(error, flush=True)  # one failure must not discard the others
+            return None
         print(f"{name}, seed {seed}: {ended.history.latency * 1e3:.2f} ms", flush=True)
-        return name, seed, row
+        return ended.to_json()
 
-    with ThreadPoolExecutor(options.at_a_time) as pool:
-        seeds = range(options.seed, options.seed + options.seeds)
-        for done in [pool.submit(tune, name, seed) for seed in seeds for name in runs]:
-            try:
-                name, seed, row = done.result()
-            except SlipstreamError as error:
-                print(error, flush=True)  # one failure must not discard the others
-                continue
+    wanted = [(name, seed) for seed in range(options.seed, options.seed + options.seeds) for name in runs]
+    for (name, seed), row in zip(wanted, in_lanes(options.lanes, tune, wanted), strict=True):
+        if row is not None:
             runs[name][str(seed)] = row
             yield part, result
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lanes import pinned
 from slipstream.errors import SlipstreamError
 from slipstream.program.space import Program
 from slipstream.session.directory import SESSION, SessionDirectory, open_store
@@ -43,8 +44,7 @@ def tune_apart(model: str | list[str], directory: Path, *, cores: Sequence[int] 
         else:
             shutil.rmtree(directory, ignore_errors=True)
             command = [_TUNE, json.dumps(model), str(directory), json.dumps({"priors": None, **options})]
-        pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-        if subprocess.run([*pinned, sys.executable, "-c", *command], check=False).returncode:
+        if subprocess.run([*pinned(cores), sys.executable, "-c", *command], check=False).returncode:
             raise SlipstreamError(f"tuning {model} in {directory} failed; see the error above")
     return EndedSession(directory)
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
+from benchmarks.lanes import in_lanes, lanes_argument, on_cores, shares
 from benchmarks.methods_table import markdown, numbers, picture
 from benchmarks.runner import run
 from slipstream.machine.target import resolve_target
@@ -77,73 +75,56 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget", default="20m")
     parser.add_argument("--trials-per-operator", type=int, default=200, help="on average; ends a run before its budget")
-    parser.add_argument("--lanes", type=int, default=1, help="runs at a time, each on as many cores")
+    lanes_argument(parser)
     parser.add_argument("--retimings", type=int, default=12, help="samples of each program, in turns")
     parser.add_argument("--rounds", type=int, default=12, help="of the comparison of whole models")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    for model in options.models:
-        for sketches in options.sketches:
-            folder = options.work / f"{model}-{sketches}"
-            runs = tune_all(model, sketches, folder, options)
-            with on_cores(_lanes(options.lanes)[0]):  # programs are for as many threads as a run had cores
-                held = HeldPrograms.of(model, runs, own_sketches=sketches == "own")
-                found = {
-                    "operators": held.operators,
-                    "seconds": held.time_again(options.retimings, options.seed),
-                    "runs": [
-                        {"side": side, "seed": seed, **ended.to_json(), "steps": held.steps(ended)}
-                        for (side, seed), ended in runs.items()
-                    ],
-                }
-                paths = {f"{side}, seed {seed}": ended.directory.model for (side, seed), ended in runs.items()}
-                found["whole"] = compare_artifacts(model, paths, folder, processes=2, rounds=options.rounds)
-            yield f"{model}, {sketches} sketches", found
+    # All runs first, so that no lane waits for the last run of a model.
+    sessions = tune_all(options)
+    for model, sketches in sessions:
+        folder, runs = _folder(options, model, sketches), sessions[model, sketches]
+        with on_cores(shares(options.lanes)[0]):  # programs are for as many threads as a run had cores
+            held = HeldPrograms.of(model, runs, own_sketches=sketches == "own")
+            found = {
+                "operators": held.operators,
+                "seconds": held.time_again(options.retimings, options.seed),
+                "runs": [
+                    {"side": side, "seed": seed, **ended.to_json(), "steps": held.steps(ended)}
+                    for (side, seed), ended in runs.items()
+                ],
+            }
+            paths = {f"{side}, seed {seed}": ended.directory.model for (side, seed), ended in runs.items()}
+            found["whole"] = compare_artifacts(model, paths, folder, processes=2, rounds=options.rounds)
+        yield f"{model}, {sketches} sketches", found
 
 
-def tune_all(
-    model: str, sketches: str, folder: Path, options: argparse.Namespace
-) -> dict[tuple[str, int], EndedSession]:
-    """All runs of one model, by side and seed; one that exists is not repeated."""
-    lanes: SimpleQueue[Sequence[int]] = SimpleQueue()
-    for cores in _lanes(options.lanes):
-        lanes.put(cores)
-    wanted = [(side, seed) for seed in range(options.seed, options.seed + options.seeds) for side in options.sides]
-    limits = {"budget": parse_duration(options.budget), "trials": options.trials_per_operator * _operators(model)}
+def tune_all(options: argparse.Namespace) -> dict[tuple[str, str], dict[tuple[str, int], EndedSession]]:
+    """All runs, by model and sketches, then by side and seed; one that exists is not repeated."""
+    limits = {
+        model: {"budget": parse_duration(options.budget), "trials": options.trials_per_operator * _operators(model)}
+        for model in options.models
+    }
+    seeds = range(options.seed, options.seed + options.seeds)
+    wanted = list(product(options.models, options.sketches, seeds, options.sides))
 
-    def tune(one: tuple[str, int]) -> EndedSession:
-        side, seed = one
+    def tune(one: tuple[str, str, int, str], cores: Sequence[int]) -> EndedSession:
+        model, sketches, seed, side = one
         how = json.loads(json.dumps(SIDES[side]))
         if sketches == "stock":
             how["settings"]["without"] = ["own_sketches"]
-        cores = lanes.get()
-        try:
-            name = f"{side.replace(', ', '-').replace(' ', '-')}-{seed}"
-            return tune_apart(f"zoo:{model}", folder / name, cores=cores, seed=seed, **how, **limits)
-        finally:
-            lanes.put(cores)
+        folder = _folder(options, model, sketches) / f"{side.replace(', ', '-').replace(' ', '-')}-{seed}"
+        return tune_apart(f"zoo:{model}", folder, cores=cores, seed=seed, **how, **limits[model])
 
-    with ThreadPoolExecutor(options.lanes) as pool:
-        return dict(zip(wanted, pool.map(tune, wanted), strict=True))
+    found: dict[tuple[str, str], dict[tuple[str, int], EndedSession]] = {}
+    for (model, sketches, seed, side), ended in zip(wanted, in_lanes(options.lanes, tune, wanted), strict=True):
+        found.setdefault((model, sketches), {})[side, seed] = ended
+    return found
 
 
-@contextmanager
-def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """With this process and those it starts on these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _lanes(count: int) -> list[list[int]]:
-    """The cores of this process in equal shares."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // count
-    return [cores[lane * share : (lane + 1) * share] for lane in range(count)]
+def _folder(options: argparse.Namespace, model: str, sketches: str) -> Path:
+    return Path(options.work, f"{model}-{sketches}")
 
 
 def _operators(model: str) -> int:

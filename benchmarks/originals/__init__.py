@@ -1,20 +1,21 @@
 """Time to equal latency against the published code of Ansor and code diffusion (3 hours a model and seed).
 
 The artifact's tuners (`benchmarks/originals/build.sh` builds them), MetaSchedule's algorithm and ours tune the same
-ONNX model from scratch, one after the other, each in a process of its own: the artifact's at the settings its authors
-state, ended at a limit of wall-clock time. Their models are built by their compiler, ours by ours, and all of them and
-ONNX Runtime are called as functions in turns, with the same threads. A tuning that is in the work folder is not done
-again. See docs/originals.md.
+ONNX model from scratch, each in a process of its own, one after the other or several at a time on cores of their own
+(`--lanes`): the artifact's at the settings its authors state, ended at a limit of wall-clock time. Their models are
+built by their compiler, ours by ours, and all of them and ONNX Runtime are called as functions in turns, with the same
+threads. A tuning that is in the work folder is not done again. See docs/originals.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lanes import in_lanes, lanes_argument, on_cores, shares
 from benchmarks.originals.picture import picture
 from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TRIALS_PER_TASK
 from benchmarks.originals.table import METASCHEDULE, OURS, markdown, numbers
@@ -49,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", default="10m", help="of ours")
     parser.add_argument("--processes", type=int, default=5, help="of each model, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
+    lanes_argument(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--tune-only", action="store_true", help="tune what the work folder lacks, compare nothing")
     part.add_argument("--compare-only", action="store_true", help="compare what the work folder has, tune nothing")
@@ -57,25 +59,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.rivals.models import model_files
-    from slipstream.machine.target import available_cores
 
     if options.build is None:
         raise SlipstreamError("--build is missing: name the folder that benchmarks/originals/build.sh built into")
-    for model in options.models:
-        folder, threads = options.work / model, available_cores()
-        files = model_files(model, folder / "files")
-        runs = {
-            f"{side} {seed}": tune_side(side, seed, model, files, options, threads)
-            for seed in range(options.seed, options.seed + options.seeds)
-            for side in options.sides
-            if not options.compare_only or is_tuned(run_folder(options, model, side, seed))
-        }
-        if not runs:
-            raise SlipstreamError(f"nothing has been tuned in {folder}: leave --compare-only out, or name its --work")
-        if not options.tune_only:
-            compared = compare_models(runs, files, options, folder, threads)
-            told = {name: {**run, "path": ""} for name, run in runs.items()}
-            yield model, {"commit": COMMIT, "threads": threads, "runs": told, "compared": compared}
+    files = {model: model_files(model, options.work / model / "files") for model in options.models}
+    cores = shares(options.lanes)[0]
+    tuned = tune_all(files, options)
+    if options.tune_only:
+        return
+    for model, runs in tuned.items():
+        with on_cores(cores):  # as many as every tuning had
+            compared = compare_models(runs, files[model], options, options.work / model, len(cores))
+        told = {name: {**run, "path": ""} for name, run in runs.items()}
+        yield model, {"commit": COMMIT, "threads": len(cores), "runs": told, "compared": compared}
+
+
+def tune_all(files: Mapping[str, Mapping[str, str]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Model -> its runs by side and seed. Sides that take longest are started first."""
+    seeds = range(options.seed, options.seed + options.seeds)
+    wanted = [
+        (model, side, seed) for side in sorted(options.sides, key=_SIDES.index) for model in files for seed in seeds
+    ]
+    if options.compare_only:
+        wanted = [one for one in wanted if is_tuned(run_folder(options, *one))]
+        for model in set(files) - {model for model, _, _ in wanted}:
+            where = options.work / model
+            raise SlipstreamError(f"nothing has been tuned in {where}: leave --compare-only out, or name its --work")
+
+    def tune(one: tuple[str, str, int], cores: Sequence[int]) -> dict[str, Any]:
+        model, side, seed = one
+        return tune_side(side, seed, model, files[model], options, cores)
+
+    found: dict[str, dict[str, Any]] = {model: {} for model in files}
+    for (model, side, seed), run in zip(wanted, in_lanes(options.lanes, tune, wanted), strict=True):
+        found[model][f"{side} {seed}"] = run
+    return found
 
 
 def is_tuned(folder: Path) -> bool:
@@ -91,7 +109,7 @@ def run_folder(options: argparse.Namespace, model: str, side: str, seed: int) ->
 
 
 def tune_side(
-    side: str, seed: int, model: str, files: Mapping[str, str], options: argparse.Namespace, threads: int
+    side: str, seed: int, model: str, files: Mapping[str, str], options: argparse.Namespace, cores: Sequence[int]
 ) -> dict[str, Any]:
     """One tuning: its curve, the seconds it took, and the path of its model."""
     from benchmarks.ended_session import tune_apart
@@ -110,15 +128,15 @@ def tune_side(
             folder,
             seed=seed,
             limit=parse_duration(options.limit),
-            threads=threads,
+            cores=cores,
             settings={**settings, "population": options.population, "target": options.their_target or native_target()},
         )
         return {**run, "side": side, "path": str(folder / "model.so")}
     if side == METASCHEDULE:
         how: dict[str, Any] = {"preset": "metaschedule", "settings": {"most_trials": options.trials}}
-        session = tune_apart(files["source"], folder, seed=seed, budget=options.limit, **how)
+        session = tune_apart(files["source"], folder, cores=cores, seed=seed, budget=options.limit, **how)
     else:
-        session = tune_apart(files["source"], folder, seed=seed, budget=options.budget)
+        session = tune_apart(files["source"], folder, cores=cores, seed=seed, budget=options.budget)
     tuning = session.seconds - session.finishing
     tasks = [
         {

@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lanes import pinned
 from benchmarks.originals.artifact import BuiltArtifact
 from benchmarks.originals.settings import MEASURE, SIDES, layout
 from slipstream.errors import SlipstreamError
@@ -30,7 +31,7 @@ def tune_original(
     *,
     seed: int,
     limit: float,
-    threads: int,
+    cores: Sequence[int],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Tune and build, unless `folder` has it; seconds of tuning count from the first search.
@@ -44,11 +45,11 @@ def tune_original(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         job = {"model": str(onnx.absolute()), "folder": str(folder.absolute()), "layout": layout(model), **settings}
-        job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed, "builders": threads}
-        censored, seconds = _tune(artifact, side, job, folder, limit, threads)
+        job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed, "builders": len(cores)}
+        censored, seconds = _tune(artifact, side, job, folder, limit, cores)
         curve = read_curve(folder / "curve.jsonl")
         tasks = _read_tasks(folder / "tasks.json")
-        built = _build(artifact, side, job, folder, threads)
+        built = _build(artifact, side, job, folder, cores)
         result.write_text(
             json.dumps(
                 {
@@ -71,11 +72,11 @@ def tune_original(
 
 
 def _tune(
-    artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, limit: float, threads: int
+    artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, limit: float, cores: Sequence[int]
 ) -> tuple[bool, float]:
     began = time.monotonic()
-    command = artifact.command("tune.py", json.dumps({**job, "began": began}))
-    environment = artifact.environment(SIDES[side].tree, threads)
+    command = [*pinned(cores), *artifact.command("tune.py", json.dumps({**job, "began": began}))]
+    environment = artifact.environment(SIDES[side].tree, len(cores))
     with (folder / "tune.log").open("w") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
@@ -94,14 +95,14 @@ def _tune(
     return status is None, seconds
 
 
-def _build(artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, threads: int) -> float:
+def _build(artifact: BuiltArtifact, side: str, job: Mapping[str, Any], folder: Path, cores: Sequence[int]) -> float:
     drop_unfinished_line(folder / "records.json")
     with (folder / "build.log").open("w") as log:
         status = subprocess.run(
-            artifact.command("build_model.py", json.dumps(job)),
+            [*pinned(cores), *artifact.command("build_model.py", json.dumps(job))],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=artifact.environment(SIDES[side].tree, threads),
+            env=artifact.environment(SIDES[side].tree, len(cores)),
             cwd=folder,
             check=False,
         ).returncode

@@ -24,6 +24,7 @@ from benchmarks.rivals.rounds import compare
 from slipstream.errors import SlipstreamError
 from slipstream.machine.target import resolve_target
 
+CORES = sorted(os.sched_getaffinity(0))[:1]
 SETTINGS = {"trials": 2, "measures_per_round": 2, "population": None, "target": "llvm"}
 # What our programs call of the artifact's TVM. Its tuner measures two of three tasks, starts a process, and goes on
 # until it is ended; its model negates its input.
@@ -112,7 +113,7 @@ def alive(pid: int) -> bool:
 
 def test_a_tuning_is_ended_at_the_limit_with_all_it_started_and_leads_to_a_model(artifact, tmp_path):
     onnx = Path(model_files("tiny_cnn", tmp_path / "files")["model"])
-    how: dict[str, Any] = {"seed": 0, "limit": 4.0, "threads": 1, "settings": SETTINGS}
+    how: dict[str, Any] = {"seed": 0, "limit": 4.0, "cores": CORES, "settings": SETTINGS}
     folder = tmp_path / "run"
     found = tune_original(artifact, "code-diffusion-sketch", "tiny_cnn", onnx, folder, **how)
     assert found["censored"]
@@ -168,7 +169,7 @@ def test_their_model_takes_turns_and_is_checked(artifact, tmp_path):
 
 
 def test_a_missing_build_and_a_tuning_that_fails_are_said_in_a_line(artifact, tmp_path):
-    how: dict[str, Any] = {"seed": 0, "limit": 60.0, "threads": 1, "settings": SETTINGS}
+    how: dict[str, Any] = {"seed": 0, "limit": 60.0, "cores": CORES, "settings": SETTINGS}
     with pytest.raises(SlipstreamError, match=r"build the artifact with benchmarks/originals/build\.sh"):
         tune_original(BuiltArtifact(tmp_path), "ansor", "tiny_cnn", tmp_path / "m.onnx", tmp_path / "run", **how)
     with pytest.raises(SlipstreamError, match=r"ansor failed with status 1 after \d+ s: see .*tune\.log"):
