@@ -102,11 +102,17 @@ class ModelLibrary:
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array that compiled code can write to directly."""
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % _ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    raw = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, raw, -_address(raw) % _ALIGNMENT)
 
 
 def _addresses(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * len(arrays))(*[array.__array_interface__["data"][0] for array in arrays])
+    return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
+
+
+def _address(array: Array) -> int:
+    """Of the first element. A small model's call takes as long as a few of NumPy's own ways to tell it."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # read-only, empty, or of a type that has no buffers
+        return int(array.__array_interface__["data"][0])
