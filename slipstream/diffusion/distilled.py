@@ -23,6 +23,7 @@ from slipstream.diffusion.signature import signature
 from slipstream.diffusion.similarity import doublings
 from slipstream.errors import SlipstreamError
 from slipstream.program.decisions import Decisions, check, tile_extents
+from slipstream.program.examples import examples_of
 from slipstream.program.sketch import Sketch
 
 SHIPPED = Path(__file__).with_name("priors.json.gz")
@@ -97,17 +98,8 @@ class ClassPriors:
 
     def thinned(self, keep: int) -> ClassPriors:
         """The same with at most `keep` programs of an operator."""
-        return replace(self, operators=tuple(replace(o, programs=_spread(o.programs, keep)) for o in self.operators))
-
-
-def _spread(programs: tuple[TunedProgram, ...], keep: int) -> tuple[TunedProgram, ...]:
-    """The fastest half of those to keep, and others at equal distances down to the slowest and the failed."""
-    if len(programs) <= keep:
-        return programs
-    fastest = keep - keep // 2
-    others = programs[fastest:]
-    step = len(others) / (keep // 2)
-    return (*programs[:fastest], *(others[int((n + 1) * step) - 1] for n in range(keep // 2)))
+        thinned = (replace(o, programs=tuple(examples_of(o.programs, keep))) for o in self.operators)
+        return replace(self, operators=tuple(thinned))
 
 
 def fastest_of_each(programs: Iterable[TunedProgram]) -> tuple[TunedProgram, ...]:

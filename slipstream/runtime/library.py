@@ -110,8 +110,8 @@ def _addresses(arrays: Sequence[Array]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
 
 
-def _address(array: Array) -> int:
-    """Of the first element. A small model's call takes as long as a few of NumPy's own ways to tell it."""
+def _address(array: Any) -> int:
+    """Of an array's first element. A small model's call takes as long as a few of NumPy's own ways to tell it."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or of a type that has no buffers

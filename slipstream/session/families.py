@@ -12,12 +12,13 @@ from slipstream.diffusion.signature import signature
 from slipstream.diffusion.similarity import similarities, similarity
 from slipstream.program.decisions import tile_extents
 from slipstream.search.types import Measured, Relative
-from slipstream.session.history import History
+from slipstream.session.history import INCONCLUSIVE_FAILURES, History
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.stored_programs import StoredPrograms
 from slipstream.store import Store, TrialRecord
 
-_MOST_PROGRAMS = 24  # of an operator of another session
+_MOST_PROGRAMS = 48  # of an operator of another session
+_FASTEST = 24  # of these the fastest that fits tells how similar the operator is
 _MOST_STORED = 4
 _MOST_SIMILAR = 24
 _MOST_OTHERS = 12
@@ -119,19 +120,25 @@ def stored_relatives(operators: Operators, store: Store, hardware: str) -> dict[
         key: {signature(example.sketch): tile_extents(one.space.points(example)) for example in one.space.sketches}
         for key, one in operators.items()
     }
-    found: dict[str, list[Relative]] = {key: [] for key in operators}
+    near: dict[str, list[tuple[float, str]]] = {key: [] for key in operators}
     programs = StoredPrograms(store)
-    for operator in others:
-        known = _measured(programs, store.top(operator, hardware, _MOST_PROGRAMS))
+    for other in others:
+        known = _measured(programs, store.top(other, hardware, _FASTEST))
         for key in operators:
             fitting = (m.program for m in known if signature(m.program.sketch) in sizes[key])
             if (best := next(fitting, None)) is not None:
                 size = tile_extents(best.sketch.points(best.decisions))
-                likeness = similarity(sizes[key][signature(best.sketch)], size)
-                found[key].append(Relative(operator, likeness, known))
-    return {key: sorted(list_, key=lambda r: -r.similarity)[:_MOST_STORED] for key, list_ in found.items()}
+                near[key].append((similarity(sizes[key][signature(best.sketch)], size), other))
+    nearest = {key: sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:_MOST_STORED] for key, pairs in near.items()}
+    # Slow and failed ones too: they say what to avoid.
+    lent = {
+        other: _measured(programs, store.examples(other, hardware, _MOST_PROGRAMS))
+        for other in {other for pairs in nearest.values() for _, other in pairs}
+    }
+    return {key: [Relative(other, likeness, lent[other]) for likeness, other in nearest[key]] for key in operators}
 
 
 def _measured(programs: StoredPrograms, trials: Iterable[TrialRecord]) -> list[Measured]:
-    found = ((programs.get(trial.operator, trial.program), trial.median) for trial in trials)
+    conclusive = (trial for trial in trials if trial.failure not in INCONCLUSIVE_FAILURES)
+    found = ((programs.get(trial.operator, trial.program), trial.median) for trial in conclusive)
     return [Measured(program, seconds) for program, seconds in found if program is not None]

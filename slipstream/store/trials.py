@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from slipstream.program.examples import examples_of
 from slipstream.store.catalogue import id_of, program_digest, program_ids
 from slipstream.store.database import Database
 from slipstream.store.records import ProgramRecord, TrialRecord
@@ -43,6 +44,15 @@ ORDER BY median, id
 """
 
 
+# The same with the failures, last.
+_RANKED_WITH_FAILURES = """
+SELECT id, program FROM trial
+WHERE hardware = (SELECT id FROM hardware WHERE digest = ?)
+    AND operator = (SELECT id FROM operator WHERE key = ?)
+ORDER BY median IS NULL, median, id
+"""
+
+
 class Trials:
     """The part of a store that holds trials."""
 
@@ -74,7 +84,18 @@ class Trials:
             if len(fastest) >= count or len(ranked) < limit:
                 break
             limit *= 4  # some programs were measured often
-        chosen = [*fastest.values()][:count]
+        return self._in_order([*fastest.values()][:count])
+
+    def examples(self, operator: str, hardware: str, count: int) -> list[TrialRecord]:
+        """The trials of `count` different programs to learn from, fastest first: half of them the fastest, the others
+        from there down to the slowest and the failed.
+        """
+        fastest: dict[int, int] = {}
+        for trial, program in self._db.rows(_RANKED_WITH_FAILURES, (hardware, operator)):
+            fastest.setdefault(program, trial)
+        return self._in_order(examples_of([*fastest.values()], count))
+
+    def _in_order(self, chosen: list[int]) -> list[TrialRecord]:
         records = {record.id: record for record in _fetch(self._db, chosen)}
         return [records[trial] for trial in chosen]
 

@@ -81,6 +81,19 @@ class StoreSuite:
             assert [len(store.top(OPERATORS[0], hardware, count)) for count in (0, 1)] == [0, 1]
             assert store.best(OPERATORS[1], hardware) is None
 
+    def test_examples_are_the_fastest_and_others_down_to_the_failed(self) -> None:
+        with self._filled_store() as (store, hardware):
+            for number in range(1, 10):
+                store.append_trial(trial(hardware, float(number), number))
+            store.append_trial(trial(hardware, None, 10))
+            store.append_trial(trial(hardware, None, 1))
+            for count, found in ((4, [1, 2, 6, 10]), (2, [1, 10]), (1, [1]), (0, [])):
+                examples = store.examples(OPERATORS[0], hardware, count)
+                assert [one.program for one in examples] == [program(number) for number in found]
+            every = store.examples(OPERATORS[0], hardware, 99)
+            assert [one.program for one in every] == [program(number) for number in range(1, 11)], "each once"
+            assert not store.examples(OPERATORS[1], hardware, 9)
+
     def test_what_was_measured_on_other_hardware_does_not_count(self) -> None:
         with self._filled_store() as (store, hardware):
             other = store.add_hardware({"kind": "cpu", "cpu": "skylake", "threads": 8})
