@@ -21,8 +21,8 @@ class OperatorState:
     that of the default program (infinite while nothing is known, or if nothing worked yet). `slot_ends` are the
     numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
     `seconds` is the tuning time it has used. `finished` operators must not be picked. `similar` are the others of its
-    family, the nearest first. `followers` are the operators
-    that would improve with this one (the followers of a prior): key -> their seconds per call times weight.
+    family, the nearest first. `followers` are the operators that would improve with this one (the followers of a
+    prior): key -> their share of one run of the model in seconds, as far as improvements have been seen to transfer.
     `weight` is how often the model calls it; of a model in several shapes, each shape counts as much as the others.
     `news` is the share by which a similar operator has improved since this one last had a slot.
     """

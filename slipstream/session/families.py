@@ -15,6 +15,7 @@ from slipstream.search.types import Measured, Relative
 from slipstream.session.history import INCONCLUSIVE_FAILURES, History
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.stored_programs import StoredPrograms
+from slipstream.session.transfer import measured_transfer
 from slipstream.store import Store, TrialRecord
 
 _MOST_PROGRAMS = 48  # of an operator of another session
@@ -85,9 +86,13 @@ class Families:
         return Relative(key, likeness, one.known(), one.space)
 
     def followers(self, key: str, history: History) -> dict[str, float]:
-        """If the operator is a prior: its followers that had no slot yet, with what each takes in one run."""
-        following = (history.operators[other] for other in self._following.get(key, ()))
-        return {f.key: f.latency for f in following if not f.slot_ends and math.isfinite(f.latency)}
+        """If the operator is a prior: its followers that had no slot yet, with what of each would improve as it does."""
+        following = [history.operators[other] for other in self._following.get(key, ())]
+        waiting = [f for f in following if not f.slot_ends and math.isfinite(f.latency)]
+        if not waiting:
+            return {}
+        transfer = measured_transfer(history.operators[key], following)
+        return {f.key: transfer * f.latency for f in waiting}
 
     def note_use(self, key: str, bests: Mapping[str, float]) -> None:
         """Remember how fast its relatives are when programs of an operator are proposed from what they have found."""
