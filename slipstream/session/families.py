@@ -86,7 +86,7 @@ class Families:
         return Relative(key, likeness, one.known(), one.space)
 
     def followers(self, key: str, history: History) -> dict[str, float]:
-        """If the operator is a prior: its followers that had no slot yet, with what of each would improve as it does."""
+        """If the operator is a prior: its followers that had no slot yet, with how much of each improves with it."""
         following = [history.operators[other] for other in self._following.get(key, ())]
         waiting = [f for f in following if not f.slot_ends and math.isfinite(f.latency)]
         if not waiting:

@@ -2,8 +2,8 @@
 
 The first slot of a follower measures programs that were carried over from its relatives. The share by which they take
 less time than its default program, in comparison with what the prior had gained by then, is what was transferred. A
-slot of the prior is worth its own gain and this part of it for every follower still waiting: once that is less than what
-the followers' own slots promise, the scheduler gives these the slots, and the family is released.
+slot of the prior is worth its own gain and this part of it for every follower still waiting: once that is less than
+what the followers' own slots promise, the scheduler gives these the slots, and the family is released.
 """
 
 from __future__ import annotations
