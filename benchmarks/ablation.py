@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from benchmarks.ablation_picture import picture
@@ -22,7 +23,7 @@ from slipstream.errors import SlipstreamError
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
-QUICK = {"model": "tiny_cnn", "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
+QUICK = {"models": ["tiny_cnn"], "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
 WITH_OURS = "with our sketches"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -59,7 +60,7 @@ def from_scratch(name: str) -> dict[str, Any]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--models", nargs="+", default=["resnet18", "mobilenet_v2", "transformer_encoder"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each run")
@@ -70,34 +71,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
-    part = options.model if options.target == "cpu" else f"{options.model} on {options.target}"
+    on = "" if options.target == "cpu" else f" on {options.target}"
     possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
     names = options.variants.split(",") if options.variants else possible
     if WHOLE not in names:
         names = [WHOLE, *names]  # what the others are compared with
     if unknown := set(names) - set(VARIANTS):
         raise SlipstreamError(f"no variant is called {', '.join(unknown)}: there are {', '.join(VARIANTS)}")
-    runs: dict[str, dict[str, Any]] = {name: {} for name in names}
-    result = {"budget": options.budget, "lanes": options.lanes, "runs": runs}
+    about = {"budget": options.budget, "lanes": options.lanes}
+    results = {model: {**about, "runs": {name: {} for name in names}} for model in options.models}
 
-    def tune(one: tuple[str, int], cores: Sequence[int]) -> dict[str, Any] | None:
-        name, seed = one
-        folder = options.work / part.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
+    def tune(one: tuple[int, str, str], cores: Sequence[int]) -> dict[str, Any] | None:
+        seed, model, name = one
+        folder = options.work / f"{model}{on}".replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
         how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
         chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
         try:
-            ended = tune_apart(f"zoo:{options.model}", folder, cores=cores, **chosen)
+            ended = tune_apart(f"zoo:{model}", folder, cores=cores, **chosen)
         except SlipstreamError as error:
             print(error, flush=True)  # one failure must not discard the others
             return None
-        print(f"{name}, seed {seed}: {ended.history.latency * 1e3:.2f} ms", flush=True)
+        print(f"{model}, {name}, seed {seed}: {ended.history.latency * 1e3:.2f} ms", flush=True)
         return ended.to_json()
 
-    wanted = [(name, seed) for seed in range(options.seed, options.seed + options.seeds) for name in runs]
-    for (name, seed), row in zip(wanted, in_lanes(options.lanes, tune, wanted), strict=True):
+    wanted = list(product(range(options.seed, options.seed + options.seeds), options.models, names))
+    for (seed, model, name), row in zip(wanted, in_lanes(options.lanes, tune, wanted), strict=True):
         if row is not None:
-            runs[name][str(seed)] = row
-            yield part, result
+            results[model]["runs"][name][str(seed)] = row
+            yield f"{model}{on}", results[model]
 
 
 if __name__ == "__main__":

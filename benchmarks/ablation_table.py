@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.spread import table, with_range
+from benchmarks.spread import geometric_interval, table, with_range
 from slipstream.statistics import median
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 WHOLE = "everything"
 _NEAR = 1.05
+_ENOUGH = 5  # runs for an interval
 
 
 def at(run: Mapping[str, Any], seconds: float) -> float:
@@ -30,9 +31,63 @@ def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
     return _ratio(*both)
 
 
+def slower(run: Mapping[str, Any], whole: Mapping[str, Any], axis: int) -> float:
+    """How many times as much one takes as the whole method to the latency that both have reached after as many trials:
+    seconds (axis 0) or programs that ran (axis 2).
+    """
+    most = min(max(point[2] for point in side["curve"]) for side in (run, whole))
+    curves = [[point for point in side["curve"] if point[2] <= most] for side in (run, whole)]
+    if not all(curves):
+        return math.nan
+    goal = max(min(point[1] for point in curve) for curve in curves)
+    own, full = (min(point[axis] for point in curve if point[1] <= goal) for curve in curves)
+    return float(own / full) if full > 0 else math.nan
+
+
+def pairs_of_all(data: Mapping[str, Any], on: str) -> dict[str, list[Pair]]:
+    """Variant -> its runs with the whole method's, of all models of one target."""
+    found: dict[str, list[Pair]] = {}
+    for part, result in data.items():
+        if target_of(part) == on:
+            for name, pairs in pairs_of(result).items():
+                if name != WHOLE and counted(pairs):
+                    found.setdefault(name, []).extend(pairs)
+    return found
+
+
+def target_of(part: str) -> str:
+    return part.partition(" on ")[2]
+
+
+def worths(pairs: Iterable[Pair]) -> list[list[float]]:
+    """For every pair: latency after as many trials, then trials and seconds to equal latency, each to the whole's."""
+    measures = [[after_as_many(*pair) for pair in pairs], *([slower(*pair, axis) for pair in pairs] for axis in (2, 0))]
+    return [[value for value in values if math.isfinite(value)] for values in measures]
+
+
+def together(data: Mapping[str, Any]) -> list[str]:
+    """The table over all models of each target, where several runs of a variant can be counted together."""
+    lines: list[str] = []
+    for on in sorted({target_of(part) for part in data}):
+        rows = []
+        for name, pairs in pairs_of_all(data, on).items():
+            found = worths(pairs)
+            if min(map(len, found)) >= _ENOUGH:
+                rows.append(
+                    [name, len(pairs), *("{:.2f} ({:.2f} - {:.2f})".format(*geometric_interval(v)) for v in found)]
+                )
+        if rows:
+            models = [part.partition(" on ")[0] for part in data if target_of(part) == on]
+            where = f"on {on}" if on else "on a CPU"
+            lines += ["", f"All models {where} ({', '.join(models)}); geometric means with 95 % intervals:", ""]
+            columns = ["variant", "runs", "latency after as many trials", "trials to equal latency"]
+            lines += table([*columns, "seconds to equal latency"], rows)
+    return lines
+
+
 def markdown(data: Mapping[str, Any]) -> str:
     """The tables, from raw results alone. A ratio is to the whole method's run with the same seed."""
-    lines: list[str] = []
+    lines = together(data)
     for model, result in data.items():
         budget, half = result["budget"], result["budget"] / 2
         lines += ["", f"{model}, {budget:g} s, {_seeds(len(result['runs'][WHOLE]))}:", ""]
@@ -86,11 +141,16 @@ def _spread(ratios: list[float]) -> str:
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """The ratio to the whole method's at the end of the budget, median over seeds."""
+    """Ratios to the whole method's: at the end of the budget, medians over seeds; over all models, geometric means."""
     found = {}
     for model, result in data.items():
         for name, pairs in pairs_of(result).items():
             ratios = ratios_at(pairs, result["budget"])
             if all(map(math.isfinite, ratios)):
                 found[f"{model}: {name}"] = f"{median(ratios):.2f}"
+    for on in {target_of(part) for part in data}:
+        for name, pairs in pairs_of_all(data, on).items():
+            for what, values in zip(("latency", "trials", "seconds"), worths(pairs), strict=True):
+                if len(values) >= _ENOUGH:
+                    found[f"all{f' on {on}' if on else ''}: {name}, {what}"] = f"{geometric_interval(values)[0]:.2f}"
     return found

@@ -58,6 +58,14 @@ def _cell(values: Sequence[float], low: float, high: float, digits: int) -> str:
     return middle if len(values) == 1 else f"{middle} ({low:.{digits}f} - {high:.{digits}f})"
 
 
+def geometric_interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float, float]:
+    """The geometric mean, and where it lies in 95 of 100 cases by resampling the values."""
+    logs = np.log(np.asarray(values, dtype=float))
+    drawn = np.random.default_rng(0).choice(logs, size=(resamples, len(logs))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return math.exp(float(logs.mean())), math.exp(float(low)), math.exp(float(high))
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a Markdown table."""
     lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from benchmarks import gpu_table, runner, speedup_table
-from benchmarks.ablation_table import after_as_many, at, time_to
+from benchmarks.ablation_table import after_as_many, at, slower, time_to, together
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
 
@@ -96,3 +96,26 @@ def test_a_side_is_there_with_its_first_artifact_within_one_per_cent():
     # The longest session has one seed; another one that was never there says so.
     assert speedup_table.seeds(result) == ["ours-0", "ours-1"]
     assert speedup_table.reached(result, "ours-1", "preset end") == float("inf")
+
+
+def _run(pace: float, latencies: list[float]) -> dict[str, object]:
+    """A curve with a point every ten trials, each of which took so many seconds."""
+    return {"curve": [(10 * pace * n, latency, 10 * n) for n, latency in enumerate(latencies, 1)], "trials": 0}
+
+
+def test_a_part_is_worth_what_it_saves_to_equal_latency():
+    whole, without = _run(1.0, [8.0, 4.0, 2.0, 1.0]), _run(2.0, [8.0, 6.0, 5.0, 4.0, 1.0])
+    assert slower(without, whole, 2) == 40 / 20, "what both had reached after 40 trials: 4.0"
+    assert slower(without, whole, 0) == 80 / 20
+    assert slower(whole, without, 2) == 20 / 40, "the other way round"
+    assert slower(whole, whole, 0) == 1.0
+
+
+def test_runs_of_all_models_on_a_target_are_counted_together():
+    whole, without = _run(1.0, [8.0, 4.0]), _run(1.0, [8.0, 8.0])
+    runs = {"everything": dict.fromkeys("012", whole), "no guess": dict.fromkeys("012", without)}
+    result = {"budget": 20.0, "runs": runs}
+    assert not together({"a": result, "b on cuda": result}), "three runs are too few"
+    lines = together({"a": result, "b": result, "c on cuda": result})
+    assert lines[1] == "All models on a CPU (a, b); geometric means with 95 % intervals:"
+    assert lines[-1] == "| no guess | 6 | 2.00 (2.00 - 2.00) | 1.00 (1.00 - 1.00) | 1.00 (1.00 - 1.00) |"
