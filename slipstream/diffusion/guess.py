@@ -29,7 +29,7 @@ _SETTINGS = {
     "subsample": 0.8,
     "colsample_bytree": 0.8,
     "objective": "reg:squarederror",
-    "tree_method": "exact",
+    "tree_method": "hist",
     "verbosity": 0,
 }
 FEWEST_EXAMPLES = 6
