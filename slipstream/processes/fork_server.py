@@ -208,6 +208,11 @@ class ForkServer:
             self._process.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
+    def end_unused(self) -> None:
+        """End a server that has no workers, at once: it may still be starting, for seconds."""
+        self._process.kill()
+        self.close()
+
     def _kill(self, worker: WorkerProcess) -> None:
         self._send({"kill": worker.name})
 
@@ -259,7 +264,7 @@ def start_early(prepare: str, options: dict[str, Any], environment: Mapping[str,
     finally:
         if early in _started_early:
             _started_early.remove(early)
-            early[1].close()
+            early[1].end_unused()
 
 
 def _start(arguments: list[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:

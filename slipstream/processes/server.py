@@ -89,7 +89,7 @@ class Server:
             self._signal([request["kill"]], signal.SIGKILL)
         elif "pause" in request:
             self._signal(request["pause"], signal.SIGSTOP)
-            self._send({"paused": True})
+            self.send({"paused": True})
         elif "resume" in request:
             self._signal(request["resume"], signal.SIGCONT)
         return True
@@ -116,7 +116,7 @@ class Server:
         self._workers[pid] = _Worker(request["fork"], request["has_grace"])
         for fd in fds:
             os.close(fd)
-        self._send({"forked": request["fork"], "pid": pid, "shared_bytes": resident_bytes()})
+        self.send({"forked": request["fork"], "pid": pid, "shared_bytes": resident_bytes()})
 
     def _become_worker(self, server: int, request: dict[str, Any], fds: list[int], tying: int) -> None:
         if not die_with_parent(server):
@@ -146,9 +146,10 @@ class Server:
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._send({"ended": worker.name, "status": code, "peak_bytes": usage.ru_maxrss * 1024})
+                self.send({"ended": worker.name, "status": code, "peak_bytes": usage.ru_maxrss * 1024})
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell the owner, if it is still there."""
         with suppress(OSError):  # `serve` notices that the owner has ended
             self._control.send(json.dumps(message).encode())
 
@@ -190,8 +191,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     server = Server(control, roles)
-    control.send(json.dumps({"ready": facts}).encode())
     try:
+        server.send({"ready": facts})
         server.serve()
     finally:
         shutil.rmtree(sys.argv[4], ignore_errors=True)

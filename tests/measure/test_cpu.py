@@ -19,6 +19,8 @@ from slipstream.machine.target import resolve_target
 from slipstream.measure import Candidate, Engine, FailureKind, MeasureConfig, Settling, cpu_measurer, reference_text
 from slipstream.measure.arena import Layout, map_arena
 from slipstream.measure.choose import starting_early
+from slipstream.measure.roles import PREPARE, options_for
+from slipstream.processes.fork_server import ForkServer
 from tests.measure import misbehaving
 
 MATMUL = "matmul"
@@ -104,6 +106,14 @@ def test_processes_that_started_early_are_used_once_or_end() -> None:
     assert not servers()
     with starting_early(target, "rpc"):
         assert not servers()
+
+
+def test_a_server_whose_owner_ends_while_it_starts_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    server = ForkServer(PREPARE, options_for(resolve_target()), 0)
+    server._control.close()
+    assert server._process.wait(60.0) == 0
+    server.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_doubtful_reference_is_computed_again_before_a_program_is_called_wrong(measurer: Engine) -> None:
