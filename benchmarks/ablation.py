@@ -25,6 +25,7 @@ __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
 QUICK = {"models": ["tiny_cnn"], "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
 WITH_OURS = "with our sketches"
+USAGE = "no usage of the machine"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     WHOLE: {},
@@ -37,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tiles random only": {"settings": {"without": ["keep", "scale"]}},
     "posterior not updated": {"settings": {"without": ["posterior"]}},
     "no guess": {"settings": {"without": ["guess"]}},
+    USAGE: {"settings": {"without": ["usage"]}},
     "guess not pre-trained": {"settings": {"without": ["pretraining"]}},
     "scheduler blind to families": {"settings": {"without": ["followers", "news", "shared_curves", "potential"]}},
     "no followers": {"settings": {"without": ["followers"]}},
@@ -47,7 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradient for DynaTune": {"scheduler": "gradient"},
     "the preset metaschedule": {"preset": "metaschedule"},
 }
-ON_A_CPU_ALONE = (WITH_OURS,)  # on a GPU there are no own sketches
+ON_A_CPU_ALONE = (WITH_OURS, USAGE)  # on a GPU there is neither
 
 
 def from_scratch(name: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class _Candidates:
         transferred = self._transferred()
         posterior = self._posterior(transferred)
         drawn = posterior.sample(_DRAWN, self._rng)
-        if not transferred and not self._own and self._space.usage(self._example.sketch) is not None:
+        if not transferred and not self._own and self._knows_usage:
             anywhere = (self._space.draw_decisions(self._example, self._rng) for _ in range(_DRAWN_ANYWHERE))
             drawn += [(decisions, "random") for decisions in anywhere]
         drawn = self._legal(drawn)
@@ -120,12 +120,12 @@ class _Candidates:
             order = list(range(len(drawn)))
         else:
             decisions = [decisions for decisions, _ in drawn]
-            scores = guess.score(self._points, decisions, _usage(self._space, self._example, decisions))
+            scores = guess.score(self._points, decisions, self._usage(decisions))
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
             if self._question.priors is not None and transferred:
                 # Similarity alone orders them badly where they come from many models.
                 values = [decisions for decisions, _ in transferred]
-                carried = guess.score(self._points, values, _usage(self._space, self._example, values))
+                carried = guess.score(self._points, values, self._usage(values))
                 transferred = [transferred[i] for i in np.argsort(-carried, kind="stable")]
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
@@ -170,18 +170,19 @@ class _Candidates:
             return None
         seed = self._question.seed % 2**31
         # One program alone says nothing about which are faster.
-        rows = [_rows(self._own, self._space, own=True)] if len(self._own) > (self._question.priors is not None) else []
+        enough = len(self._own) > (self._question.priors is not None)
+        rows = [self._rows(self._own, self._space, own=True)] if enough else []
         if self._parts.pretraining:
             near = [relative for relative in self._kin if not relative.distilled]
             # Of these also the distant ones: the more there are, the better the trees rank an operator not seen before.
-            rows += [_rows(relative.measured, relative.space, own=False) for relative in (*near, *self._distilled)]
+            rows += [self._rows(relative.measured, relative.space) for relative in (*near, *self._distilled)]
             if sum(len(row.seconds) for row in rows) < ENOUGH_EXAMPLES:
                 return self._guess_by_usage(seed) or Guess.fit(rows, seed)
         return Guess.fit(rows, seed)
 
     def _guess_by_usage(self, seed: int) -> Guess | None:
         """From all operators, what tiles take up of the machine: for an operator of which little is known."""
-        if self._space.usage(self._example.sketch) is None:
+        if not self._knows_usage:
             return None
         own = Relative("", 1.0, self._question.measured, self._space)
         operators = []
@@ -189,8 +190,28 @@ class _Candidates:
             by_sketch: dict[str, list[Measured]] = {}
             for measured in one.measured if one.space is not None else ():
                 by_sketch.setdefault(measured.program.sketch.digest, []).append(measured)
-            operators.append([_rows(measured, one.space, own=False) for measured in by_sketch.values()])
+            operators.append([self._rows(measured, one.space) for measured in by_sketch.values()])
         return Guess.fit_to_usage(operators, seed)
+
+    @property
+    def _knows_usage(self) -> bool:
+        """Whether it is known what tiles of this sketch take up of the machine."""
+        return self._parts.usage and self._space.usage(self._example.sketch) is not None
+
+    def _usage(self, decisions: Sequence[Decisions]) -> NDArray[np.float64] | None:
+        return self._described(self._space, self._example, decisions)
+
+    def _rows(self, measured: Sequence[Measured], space: Space | None, *, own: bool = False) -> Rows:
+        first = measured[0].program
+        decisions = [m.program.decisions for m in measured]
+        usage = self._described(space, first, decisions)
+        return Rows(first.sketch.points(first.decisions), decisions, [m.seconds for m in measured], own, usage)
+
+    def _described(
+        self, space: Space | None, example: Program, decisions: Sequence[Decisions]
+    ) -> NDArray[np.float64] | None:
+        usage = space.usage(example.sketch) if space is not None and self._parts.usage else None
+        return None if usage is None else usage.describe(decisions)
 
     def _relatives(self) -> list[Relative]:
         """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
@@ -263,18 +284,6 @@ def _realize(
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         while some := list(islice(new, _AT_ONCE)):
             yield from zip(some, threads.map(space.realize, some), strict=True)
-
-
-def _rows(measured: Sequence[Measured], space: Space | None, *, own: bool) -> Rows:
-    first = measured[0].program
-    decisions = [m.program.decisions for m in measured]
-    usage = None if space is None else _usage(space, first, decisions)
-    return Rows(first.sketch.points(first.decisions), decisions, [m.seconds for m in measured], own, usage)
-
-
-def _usage(space: Space, example: Program, decisions: Sequence[Decisions]) -> NDArray[np.float64] | None:
-    usage = space.usage(example.sketch)
-    return None if usage is None else usage.describe(decisions)
 
 
 def _sketch_weights(best: Sequence[float], inherited: Sequence[float]) -> list[float]:
