@@ -8,6 +8,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks import spread
+from benchmarks.originals.operators import same_work
 from benchmarks.originals.settings import ANSOR, BY_SKETCH, CODE_DIFFUSION
 from benchmarks.spread import table, with_quartiles
 
@@ -97,6 +98,9 @@ def markdown(data: Mapping[str, Any]) -> str:
         lines += table(columns, [row for model, result in compared.items() for row in _sooner(model, result)])
     for model, result in data.items():
         lines += ["", f"### {model}", "", *table(*_details(result))]
+        if rows := list(_operators(result)):
+            lines += ["", "Operators of equal FLOPs, by each side's own measurements, all calls of one run:", ""]
+            lines += table(["operators of ours", "MFLOPs", "calls", "ours, ms", "its best, ms", "ours to its"], rows)
     return "\n".join(lines) + "\n"
 
 
@@ -151,6 +155,19 @@ def _details(result: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
             ]
         )
     return columns, rows
+
+
+def _operators(result: Mapping[str, Any]) -> Iterator[list[object]]:
+    """A row for every piece of work that both sides have, the largest loss first."""
+    for work in same_work(result, OURS):
+        times = [f"{1e3 * seconds:.3f}" for seconds in (work.ours, work.theirs)]
+        yield [
+            ", ".join(work.names),
+            f"{work.flops / 1e6:.1f}",
+            f"{work.calls:g}",
+            *times,
+            f"{work.ours / work.theirs:.2f}",
+        ]
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from benchmarks import originals, runner
 from benchmarks.originals import table
 from benchmarks.originals.artifact import BuiltArtifact
 from benchmarks.originals.contender import start
+from benchmarks.originals.operators import same_work
 from benchmarks.originals.picture import picture
 from benchmarks.originals.tuned import drop_unfinished_line, read_curve, tune_original
 from benchmarks.rivals.models import model_files
@@ -193,6 +194,9 @@ def run(side: str, curve: list[tuple[float, float | None, int]]) -> dict[str, An
     return {"side": side, "curve": curve, "finishing": 5.0, "tuning_seconds": curve[-1][0], "trials": curve[-1][2]}
 
 
+UNNAMED = {"name": "", "flops": 0.0, "weight": 1, "seconds": None}
+
+
 def result() -> dict[str, Any]:
     runs = {
         "ansor 0": run("ansor", [(10.0, None, 64), (100.0, 8.0, 128), (400.0, 4.0, 256), (500.0, 3.98, 300)]),
@@ -200,7 +204,7 @@ def result() -> dict[str, Any]:
         "ours 0": run("ours", [(10.0, 2.0, 8), (20.0, 1.5, 16)]),
         "metaschedule 0": run("metaschedule", [(10.0, None, 8)]),
     }
-    runs["ansor 0"] |= {"censored": True, "tasks": [{"seconds": 1.0}, {"seconds": None}]}
+    runs["ansor 0"] |= {"censored": True, "tasks": [dict(UNNAMED, seconds=1.0), UNNAMED]}
     blocks = {"ansor 0": 8.0, "code-diffusion 0": 7.0, "ours 0": 3.0, "onnxruntime": 4.0}
     compared = {name: {"blocks": [[seconds] * 2], "error": 1e-6} for name, seconds in blocks.items()}
     return {"runs": runs, "compared": {**compared, "metaschedule 0": {"failed": "why", "blocks": []}}}
@@ -250,6 +254,29 @@ def test_figures_are_means_over_the_models_both_sides_ran():
     assert "other: ours sooner than ansor" not in found
     assert found["models"] == "2"
     assert json.dumps(found)
+
+
+def test_operators_are_compared_where_both_sides_do_the_same_work():
+    def task(name: str, flops: float, weight: int, seconds: float | None) -> dict[str, Any]:
+        return {"name": name, "flops": flops, "weight": weight, "seconds": seconds}
+
+    one = result()
+    one["runs"]["ours 0"]["tasks"] = [
+        task("conv", 1e9, 2, 3e-3),
+        task("dense a", 2e8, 1, 2e-3),
+        task("dense b", 2e8, 1, 1e-3),
+        task("only ours", 5e8, 1, 1e-3),
+        task("small", 10.0, 9, 1e-6),
+        task("called once", 7e8, 1, 1e-3),
+    ]
+    theirs = [task("c", 1.01e9, 2, 2e-3), task("d", 2e8, 2, 4e-3), task("s", 10.0, 9, 1e-7), task("e", 7e8, 2, 1e-3)]
+    one["runs"]["ansor 0"]["tasks"] = [*theirs, task("f", 5e8, 1, None)]
+    one["runs"]["code-diffusion 0"]["tasks"] = [task("c", 1.01e9, 2, 4e-3), task("d", 2e8, 2, 3e-3)]
+    conv, dense = same_work(one, "ours")
+    assert (conv.names, conv.calls) == (("conv",), 2)
+    assert (conv.ours, conv.theirs, conv.loss) == pytest.approx((6e-3, 4e-3, 2e-3)), "their best of all runs"
+    assert (dense.names, dense.calls, dense.loss) == (("dense a", "dense b"), 2, pytest.approx(-3e-3))
+    assert "| conv | 1000.0 | 2 | 6.000 | 4.000 | 1.50 |" in table.markdown({"net": one})
 
 
 def test_programs_inside_compile_for_their_python():
