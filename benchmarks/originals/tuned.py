@@ -20,6 +20,7 @@ from benchmarks.originals.settings import MEASURE, SIDES, layout
 from slipstream.errors import SlipstreamError
 
 RESULT = "result.json"
+TUNED = "tuned.json"  # whether it was ended at the limit, and its seconds
 
 
 def tune_original(
@@ -37,16 +38,19 @@ def tune_original(
     """Tune and build, unless `folder` has it; seconds of tuning count from the first search.
 
     `settings` are trials, measures_per_round, population and target. A tuning that reaches `limit` seconds is ended
-    there and its model is built from what it has recorded: it is `censored`.
+    there and its model is built from what it has recorded: it is `censored`. One whose model could not be built is not
+    repeated either: the model is built again.
     """
-    result = folder / RESULT
+    result, tuned = folder / RESULT, folder / TUNED
     if not result.exists():
         artifact.check(SIDES[side].tree)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         job = {"model": str(onnx.absolute()), "folder": str(folder.absolute()), "layout": layout(model), **settings}
         job |= {"measure": MEASURE, "groups": SIDES[side].groups, "seed": seed, "builders": len(cores)}
-        censored, seconds = _tune(artifact, side, job, folder, limit, cores)
+        if not tuned.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            tuned.write_text(json.dumps(_tune(artifact, side, job, folder, limit, cores)))
+        censored, seconds = json.loads(tuned.read_text())
         curve = read_curve(folder / "curve.jsonl")
         tasks = _read_tasks(folder / "tasks.json")
         built = _build(artifact, side, job, folder, cores)

@@ -45,6 +45,12 @@ class relay:
         def export_library(self, path): open(path, "w").write("built from " + open("records.json").read())
 transform, target, runtime, cpu = Anything(), Anything(), Anything(), Anything()
 """
+DENSE = """
+from tvm import te
+def matmul(tensor_b, auto_scheduler_rewritten_layout):
+    assert len(tensor_b).shape == 2
+    batch_dims_b = tensor_b.shape[:-2]
+"""
 AUTO_SCHEDULER = """
 import os, subprocess, time
 from tvm import Anything
@@ -99,7 +105,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> BuiltArtifact:
         package = folder / tree / "python" / "tvm"
         sources = {"auto_scheduler/__init__": AUTO_SCHEDULER, "auto_scheduler/task_scheduler": TASK_SCHEDULER}
         sources |= {"__init__": TVM, "contrib/__init__": "", "contrib/graph_executor": GRAPH_EXECUTOR}
-        sources |= {"te": "", "topi/__init__": "", "topi/nn/__init__": "", "topi/nn/dense": "from tvm import te"}
+        sources |= {"te": "", "topi/__init__": "", "topi/nn/__init__": "", "topi/nn/dense": DENSE}
         for name, text in sources.items():
             (package / name).parent.mkdir(parents=True, exist_ok=True)
             (package / f"{name}.py").write_text(text)
@@ -135,6 +141,12 @@ def test_a_tuning_is_ended_at_the_limit_with_all_it_started_and_leads_to_a_model
     began = time.monotonic()
     assert tune_original(artifact, "code-diffusion-sketch", "tiny_cnn", onnx, folder, **how) == found
     assert time.monotonic() - began < 1
+    # Nor is a tuning whose model could not be built.
+    (folder / "result.json").unlink()
+    (folder / "model.so").unlink()
+    again = tune_original(artifact, "code-diffusion-sketch", "tiny_cnn", onnx, folder, **{**how, "limit": 60.0})
+    assert (again["curve"], again["censored"]) == (found["curve"], True)
+    assert (folder / "model.so").exists()
 
 
 def test_a_tuning_at_the_settings_of_the_authors_for_this_cpu(artifact, tmp_path):
