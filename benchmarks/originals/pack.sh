@@ -4,7 +4,7 @@
 #
 #   benchmarks/originals/pack.sh BUILD FOLDER FILE.tar.xz
 #
-# FOLDER is where it will be on the other machine: `mkdir -p FOLDER && tar xJf FILE.tar.xz -C FOLDER` there, and then
+# FOLDER is where it will be on the other machine: `mkdir -p FOLDER && tar xf FILE.tar.xz -C FOLDER` there, and then
 # `--build FOLDER`. The Python of BUILD/venv, its packages, both TVMs and every library they load, the C library and the
 # loader included, come along; the Python names them by their place in FOLDER. Needs patchelf, binutils and xz.
 set -euo pipefail
@@ -44,7 +44,10 @@ find "$staged" -type f \( -name '*.so' -o -name '*.so.*' -o -name python \) -pri
   case $library in "$staged"/*) ;; *) cp -n "$(realpath "$library")" "$staged/lib/$(basename "$library")" ;; esac
 done
 loader=$(basename "$(patchelf --print-interpreter "$python")")
-# An old-fashioned path, which also holds for what the libraries load in turn.
+# An old-fashioned path, which also holds for what the libraries load in turn, unless they have one of their own.
+find "$staged" -type f -name '*.so*' | while read -r library; do
+  case $(patchelf --print-rpath "$library" 2>/dev/null) in '' | *ORIGIN*) ;; *) patchelf --remove-rpath "$library" ;; esac
+done
 patchelf --force-rpath --set-rpath "$folder/lib" --set-interpreter "$folder/lib/$loader" "$staged/venv/bin/python"
-tar -C "$staged" --sort=name --owner=0 --group=0 -cf - . | xz -T0 -6 >"$file"
+XZ_OPT="-T0 -6" tar -C "$staged" --sort=name --owner=0 --group=0 -caf "$file" .
 ls -l "$file"
