@@ -1,8 +1,8 @@
-"""What each part of the method is worth: the same session with one part left out, in turn (2.5 hours).
+"""What each part of the method is worth: the same session with one part left out, in turn (7 hours).
 
 All variants have the same wall clock. They run one after the other, seed by seed, each in its own process, or several
-at a time on cores of their own (on 16 cores `--lanes 8` takes 20 minutes). Compared is the sum of operators,
-without the noise of whole models. Takes variants x seeds x budget / runs at a time.
+at a time on cores of their own (on 16 cores `--lanes 8` takes an hour). Compared is the sum of operators, without
+the noise of whole models. Takes models x variants x seeds x budget / runs at a time.
 
 On a CPU all start with random programs of MetaSchedule's sketches. Slipstream's own sketches start so close to the best
 that a minute of search would show little but noise.

@@ -30,8 +30,8 @@ class _CachedForecast:
 class Gains:
     """Expected gains, from a belief; a forecast is computed again only when its inputs have changed.
 
-    `count_followers`: the gain of a family's prior includes that of its followers, assumed to improve in
-    proportion. `share_curves`: the curve of an operator with few trials is fitted with those of similar ones that
+    `count_followers`: the gain of a family's prior includes that of its followers, as far as `OperatorState` counts
+    them. `share_curves`: the curve of an operator with few trials is fitted with those of similar ones that
     have more. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
     `per_second`: gains are compared by the second, not by the slot.
     """
