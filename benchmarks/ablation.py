@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     WHOLE: {},
     WITH_OURS: {},
     "no relatives": {"settings": {"without": ["relatives"]}},
+    "long first slots": {"settings": {"without": ["short_firsts"]}},
     "families by sequence": {"settings": {"families": "sequence"}},
     "families by sketch": {"settings": {"families": "sketch"}},
     "tiles kept only": {"settings": {"without": ["scale", "random"]}},

@@ -47,6 +47,7 @@ class Diffusion:
 
     def __init__(self, parts: Parts = Parts()) -> None:  # noqa: B008  # frozen
         self._parts = parts
+        self.carries_over = parts.relatives
 
     def propose(self, question: Question) -> list[Realized]:
         rng = np.random.default_rng(question.seed)
@@ -122,8 +123,8 @@ class _Candidates:
             decisions = [decisions for decisions, _ in drawn]
             scores = guess.score(self._points, decisions, self._usage(decisions))
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
-            if self._question.priors is not None and transferred:
-                # Similarity alone orders them badly where they come from many models.
+            if transferred:
+                # Similarity alone orders them badly.
                 values = [decisions for decisions, _ in transferred]
                 carried = guess.score(self._points, values, self._usage(values))
                 transferred = [transferred[i] for i in np.argsort(-carried, kind="stable")]
@@ -222,9 +223,8 @@ class _Candidates:
                 fitting.sort(key=lambda m: m.seconds)
                 worth.append(fitting[0].seconds / min(m.seconds for m in relative.measured))
                 kin.append(replace(relative, measured=fitting))
-        if self._distilled:
-            # A relative of which only the default program has been measured has nothing to lend yet.
-            kin = [relative for relative in kin if len(relative.measured) > 1]
+        # A relative of which only the default program has been measured has nothing to lend yet.
+        kin = [relative for relative in kin if len(relative.measured) > 1]
         self.inherited = min([*worth, *self._worth_to_distilled], default=self.inherited)
         nearest = sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
         return nearest + self._distilled[:_MOST_DISTILLED]

@@ -61,7 +61,10 @@ class Question:
 
 
 class Search(Protocol):
-    """Proposes programs of an operator. If it never calls `score`, the cost model is not trained."""
+    """Proposes programs of an operator. If it never calls `score`, the cost model is not trained.
+
+    One that begins with programs of relatives may say so by an attribute `carries_over`: first slots are short then.
+    """
 
     uses_score: bool
 

@@ -64,6 +64,13 @@ class Families:
         """Distilled priors of an operator that no earlier session has tuned relatives of."""
         return self._priors.get(key)
 
+    def has_lenders(self, key: str, history: History) -> bool:
+        """Whether there are programs to carry over to an operator that were searched for: by this session for one of
+        its family, by an earlier session, or distilled.
+        """
+        searched = any(history.operators[other].slot_ends for other in self.similar(key))
+        return searched or bool(self._stored.get(key)) or key in self._priors
+
     def _take_priors(self, priors: Callable[[str], Priors]) -> None:
         cold = [one for key, one in self._operators.items() if not self._stored.get(key) and one.operator.shapes]
         found = [(one, priors(one.operator.shapes[0][1])) for one in cold]

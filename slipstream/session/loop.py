@@ -45,7 +45,7 @@ from slipstream.store import SlotRecord, Store
 Clock = Callable[[], float]
 _NOTHING_IMPROVES = "nothing improves any more"
 _MOST_LOST_ROUNDS = 4  # in a row in which no device answered, until the session ends
-_FIRST_PART = 4  # of a slot: as much has the first one of an operator with distilled priors
+_FIRST_PART = 4  # of a slot: as much has the first one of an operator that programs are carried over to
 _LOOK_SECONDS = 0.2  # how often a search under way is asked whether it is still wanted
 
 
@@ -214,18 +214,21 @@ class Session:
     def _slot_size(self, key: str = "") -> int:
         """As many trials as a slot has, or as are left.
 
-        An operator whose counterpart in another shape has had more slots measures little more than what that found.
-        Nor does one with distilled priors in its first slot: first all operators get what these suggest.
+        The first slot of an operator measures little more than what is carried over to it, if anything is, so that
+        all operators soon have that. A slot of one whose counterpart in another shape has had more is short too.
         """
         size = self.settings.slot_trials
-        if key and not self._slots(key) and self.families.priors(key) is not None:
+        if key and self.settings.parts.short_firsts and not self._slots(key) and self._carries_over(key):
             size = -(-size // _FIRST_PART)
-        if key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
+        elif key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
             size = -(-size // 2)
         if self.budget.trials is not None:
             under_way = sum(len(s.left) for s in self._open.values()) + sum(one.size for one in self._proposals)
             size = min(size, self.budget.trials - self.history.answered - under_way)
         return size
+
+    def _carries_over(self, key: str) -> bool:
+        return getattr(self.search, "carries_over", False) and self.families.has_lenders(key, self.history)
 
     def _start_next(self) -> bool:
         """Have the next slots' programs searched for, as many as there may be; whether any are."""
