@@ -59,6 +59,10 @@ def target_of(part: str) -> str:
     return part.partition(" on ")[2]
 
 
+def models_on(data: Mapping[str, Any], on: str) -> list[str]:
+    return [part for part in data if target_of(part) == on]
+
+
 def worths(pairs: Iterable[Pair]) -> list[list[float]]:
     """For every pair: latency after as many trials, then trials and seconds to equal latency, each to the whole's."""
     measures = [[after_as_many(*pair) for pair in pairs], *([slower(*pair, axis) for pair in pairs] for axis in (2, 0))]
@@ -77,7 +81,7 @@ def together(data: Mapping[str, Any]) -> list[str]:
                     [name, len(pairs), *("{:.2f} ({:.2f} - {:.2f})".format(*geometric_interval(v)) for v in found)]
                 )
         if rows:
-            models = [part.partition(" on ")[0] for part in data if target_of(part) == on]
+            models = [part.partition(" on ")[0] for part in models_on(data, on)]
             where = f"on {on}" if on else "on a CPU"
             lines += ["", f"All models {where} ({', '.join(models)}); geometric means with 95 % intervals:", ""]
             columns = ["variant", "runs", "latency after as many trials", "trials to equal latency"]
@@ -90,7 +94,7 @@ def markdown(data: Mapping[str, Any]) -> str:
     lines = together(data)
     for model, result in data.items():
         budget, half = result["budget"], result["budget"] / 2
-        lines += ["", f"{model}, {budget:g} s, {_seeds(len(result['runs'][WHOLE]))}:", ""]
+        lines += ["", f"## {model}", "", f"{budget:g} s, {_seeds(len(result['runs'][WHOLE]))}:", ""]
         rows = []
         for name, pairs in pairs_of(result).items():
             cells = [_spread(ratios_at(pairs, seconds)) for seconds in (half, budget)]

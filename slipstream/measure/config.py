@@ -80,6 +80,9 @@ class RemoteConfig:
 class MeasureConfig:
     """Limits are per program; `memory_bytes` is what a worker may use on top of what it shares with the others.
 
+    A program is given up that takes `hopeless_build` times as long to build as the operator's fastest one and more
+    than `least_build_seconds`; before there is one, after `build_seconds`.
+
     `build_cpu_seconds` is what generating a GPU's program may take of a core: a limit by the clock would hit programs
     that share the machine with many others.
 
@@ -90,6 +93,8 @@ class MeasureConfig:
     """
 
     build_seconds: float = 30.0
+    least_build_seconds: float = 2.0
+    hopeless_build: float = 10.0
     build_cpu_seconds: float = 6.0
     run_seconds: float = 10.0
     memory_bytes: int = field(default_factory=_default_memory)

@@ -258,9 +258,19 @@ class Engine:
                 return  # one a step, so that a device that comes is noticed
             flow.building.append(trial)
             reference = self._references.ask(trial.operator, self.server)
-            limit = math.inf if self.devices.limits_builds else self.config.build_seconds
-            trial.start_building(self.server.fork("build", reference.arena), limit)
+            trial.start_building(self.server.fork("build", reference.arena), self._build_limit(trial.operator))
             trial.send({"lower": {"module": trial.program.module}})
+
+    def _build_limit(self, operator: str) -> float:
+        """Seconds that building may take. What takes LLVM much longer than the operator's fastest program was never
+        faster than that, and one such build takes the time of dozens of others.
+        """
+        if self.devices.limits_builds:
+            return math.inf
+        config, best = self.config, self.best.get(operator)
+        if best is None:
+            return config.build_seconds
+        return min(config.build_seconds, max(config.least_build_seconds, config.hopeless_build * best.build_seconds))
 
     def _has_room(self, flow: _Flow) -> bool:
         if self.devices.exclusive:

@@ -51,6 +51,7 @@ class Trial:
     worker: WorkerProcess | None = None
     stage: Stage = Stage.NEW
     deadline: float = 0.0
+    build_limit: float = 0.0
     next_look: float = 0.0
     started_at: float = 0.0
     began: float = 0.0
@@ -88,7 +89,7 @@ class Trial:
         self.attempts += 1
         self.worker, self.stage = worker, Stage.LOWERING
         self.started_at, self.began = time.time(), time.monotonic()
-        self.deadline = self.began + limit
+        self.deadline, self.build_limit = self.began + limit, limit
 
     def send(self, request: dict[str, Any]) -> None:
         """Send its worker a request; that a worker has ended is noticed when its answer is read."""
@@ -172,7 +173,7 @@ def _exceeded(trial: Trial, worker: WorkerProcess, config: MeasureConfig) -> Fai
     if time.monotonic() <= trial.deadline:
         return None
     kind = FailureKind.BUILD_TIMEOUT if trial.is_building else FailureKind.RUN_TIMEOUT
-    seconds = config.build_seconds if trial.is_building else config.run_seconds
+    seconds = trial.build_limit if trial.is_building else config.run_seconds
     return Failure(kind, f"took longer than {seconds:g} s", worker.last_lines())
 
 

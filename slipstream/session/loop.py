@@ -223,9 +223,19 @@ class Session:
         elif key and any(self._slots(other) > self._slots(key) for other in self._counterparts.get(key, ())):
             size = -(-size // 2)
         if self.budget.trials is not None:
-            under_way = sum(len(s.left) for s in self._open.values()) + sum(one.size for one in self._proposals)
-            size = min(size, self.budget.trials - self.history.answered - under_way)
+            size = min(size, self.budget.trials - self.history.answered - self._under_way)
         return size
+
+    @property
+    def _under_way(self) -> int:
+        """How many programs are searched for or to be measured."""
+        return sum(len(one.left) for one in self._open.values()) + sum(one.size for one in self._proposals)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another slot may be under way; more of them while they are short."""
+        settings, slots = self.settings, len(self._open) + len(self._proposals)
+        return slots < settings.in_flight or self._under_way < (settings.in_flight - 1) * settings.slot_trials
 
     def _carries_over(self, key: str) -> bool:
         return getattr(self.search, "carries_over", False) and self.families.has_lenders(key, self.history)
@@ -233,9 +243,9 @@ class Session:
     def _start_next(self) -> bool:
         """Have the next slots' programs searched for, as many as there may be; whether any are."""
         while len(self._proposals) < self.settings.searches:
-            allowed = len(self._open) + len(self._proposals) < self.settings.in_flight and self._slot_size() > 0
             # Until a slot is closed, an operator that could not be picked cannot be.
-            if not allowed or self._retry_is_due() or self._none_to_pick == self._finished:
+            stuck = self._retry_is_due() or self._none_to_pick == self._finished
+            if stuck or not self._has_room or self._slot_size() < 1:
                 break
             if (key := self.pick()) is None:
                 self._none_to_pick = self._finished
@@ -475,11 +485,15 @@ class Session:
                     return
                 yield None
 
+    def program(self, label: str) -> Program:
+        """The program that is being measured under the label of a candidate."""
+        number, position = map(int, label.split(":"))
+        return self._open[number].programs[position].program
+
     def _take(self, measurement: Measurement) -> None:
         """Write one result, then count it; the last one of a slot closes the slot."""
         number, position = map(int, measurement.program.label.split(":"))
-        one = self._open[number]
-        program = one.programs[position].program
+        one, program = self._open[number], self.program(measurement.program.label)
         record = trial_of(measurement, program, self.hardware, self.session, number, position)
         self.store.append_trial(record)
         trial = Trial.of(record)

@@ -89,6 +89,21 @@ def test_a_large_operator_is_compared_with_its_default_program(measurer: Engine,
     os.close(arena)
 
 
+def test_a_program_that_takes_far_longer_to_build_than_the_fastest_is_given_up() -> None:
+    sch = s_tir.Schedule(tvm.IRModule({"main": unscheduled_matmul()}))
+    for loop in sch.get_loops(sch.get_sblock("c"))[1:]:
+        sch.unroll(loop)
+    large = Candidate(MATMUL, str(tvm.ir.save_json(sch.mod)), "128 x 128 statements")
+    config = MeasureConfig(least_build_seconds=0.3, hopeless_build=1.5)
+    with cpu_measurer(resolve_target(), {MATMUL: reference_text(unscheduled_matmul())}, config) as measurer:
+        (good,) = measurer.measure([scheduled_matmul(16, prepack=False)])
+        (result,) = measurer.measure([large])
+    assert good.failure is None
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.BUILD_TIMEOUT
+    assert result.failure.message == f"took longer than {max(0.3, 1.5 * good.build_seconds):g} s"
+
+
 def test_processes_that_started_early_are_used_once_or_end() -> None:
     target, before = resolve_target(), {child.pid for child in psutil.Process().children()}
 

@@ -1,17 +1,26 @@
-"""What operators of earlier sessions lend."""
+"""What the operators of a family and those of earlier sessions lend."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import slipstream
 from slipstream.program.decisions import to_json
+from slipstream.session.directory import SessionDirectory
 from slipstream.session.families import stored_relatives
 from slipstream.session.operator_trials import OperatorTrials
-from slipstream.store import ProgramRecord, Store, TrialRecord
+from slipstream.session.records import is_default
+from slipstream.session.transfer import CARRIED
+from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
+from slipstream.testing.measurer import SyntheticMeasurer
 from tests.session.synthetic import HARDWARE, operators, space
 from tests.store.samples import operator
 
@@ -42,3 +51,46 @@ def test_an_operator_of_an_earlier_session_lends_its_slow_and_failed_programs_to
     assert max(s for s in seconds if math.isfinite(s)) > 50e-3, "slow ones"
     assert math.isinf(seconds[-1]), "failures"
     assert example.decisions not in {measured.program.decisions for measured in relative.measured}
+
+
+@pytest.mark.parametrize("without", [[], ["short_firsts"], ["relatives"]])
+def test_the_first_slot_is_short_once_a_relative_has_something_to_lend(without: list[str], tmp_path: Path) -> None:
+    slipstream.tune(
+        three_layers(tmp_path),
+        tmp_path / "session",
+        trials=60,
+        scheduler="round_robin",
+        priors=None,
+        settings={"in_flight": 1, "without": without},
+        measurer=lambda context: SyntheticMeasurer(lambda candidate: 1e-3 + 1e-5 * (len(candidate.module) % 97)),
+    )
+    directory = SessionDirectory.read(tmp_path / "session")
+    with Store.open(directory.store, read_only=True) as store:
+        slots = [slot for slot in store.slots(directory.session) if not is_default(slot)]
+    firsts = {slot.operator: slot for slot in reversed(slots)}
+    prior, *followers = sorted(firsts.values(), key=lambda slot: slot.slot)
+    assert len(followers) == 2
+    assert len(prior.programs) == 8
+    assert not carried(prior), "the others have nothing but their default programs"
+    for follower in followers:
+        assert len(follower.programs) == (8 if without else 2)
+        assert bool(carried(follower)) == (without != ["relatives"])
+
+
+def carried(slot: SlotRecord) -> list[ProgramRecord]:
+    return [program for program in slot.programs if program.origin in CARRIED]
+
+
+def three_layers(folder: Path) -> str:
+    """Matmuls of one family, each of another shape."""
+    sizes = [48, 96, 64, 32]
+    weights = [
+        numpy_helper.from_array(np.ones((rows, columns), np.float32), f"w{n}")
+        for n, (rows, columns) in enumerate(pairwise(sizes))
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(3)]
+    ends = [helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [32, sizes[n]]) for n in (0, 3)]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    path = folder / "layers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return str(path)

@@ -87,6 +87,13 @@ def test_the_first_slot_measures_what_priors_suggest(model: Path, priors: Path, 
         assert set(suggested) & set(fastest)
 
 
+def test_a_search_that_carries_nothing_over_has_full_slots(model: Path, priors: Path, tmp_path: Path) -> None:
+    _, store = tune(model, tmp_path / "random", trials=14, priors=priors, seed=5, search="random")
+    with store:
+        first, *_ = searched(store)
+        assert len(first.programs) == 8
+
+
 def test_without_priors_nothing_is_suggested(model: Path, tmp_path: Path) -> None:
     _, store = tune(model, tmp_path / "without", trials=12, priors=None, seed=5)
     with store:
