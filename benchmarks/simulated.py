@@ -1,4 +1,4 @@
-"""Sessions simulated on recorded measurements: what a change of the method does at equal trials (15 minutes).
+"""Sessions simulated on recorded measurements: what a change of the method does at equal trials (20 minutes).
 
 Nothing is measured. The loop, the scheduler and the search are the real ones; a program takes the seconds that were
 recorded for it or, if it was never measured, those that trees fitted to the recorded programs of its operator and
