@@ -14,6 +14,7 @@ from slipstream.machine.cuda import find_device
 
 ON_A_GPU = ("gpu",)
 WITH_A_BUILD = ("originals",)  # of somebody else's sources: run by itself with --build
+ON_A_RECORDING = ("simulated",)  # of another machine, whose operators and sketches may not be those of this one
 # Not on the runner: replays recorded curves, with options of its own. Longer slots are fewer decisions.
 _REPLAYED = {"dynatune": ["summary", "--seeds", "1", "--slot-trials", "32", "--results", f"{QUICK}"]}
 
@@ -29,7 +30,9 @@ def runnable_here(names: list[str]) -> list[str]:
         print(f"left out, for want of an NVIDIA GPU: {', '.join(left_out)}", flush=True)
     if needing := [name for name in names if name in WITH_A_BUILD]:
         print(f"left out, for want of --build: {', '.join(needing)}", flush=True)
-    return [name for name in names if name not in (*left_out, *needing)]
+    if recorded := [name for name in names if name in ON_A_RECORDING]:
+        print(f"left out, since its recording may not fit this machine: {', '.join(recorded)}", flush=True)
+    return [name for name in names if name not in (*left_out, *needing, *recorded)]
 
 
 def run_quick(names: list[str]) -> None:

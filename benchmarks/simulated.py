@@ -2,11 +2,11 @@
 
 Nothing is measured. The loop, the scheduler and the search are the real ones; a program takes the seconds that were
 recorded for it or, if it was never measured, those that trees fitted to the recorded programs of its operator and
-sketch predict. A session takes ten seconds of one core in place of a hundred of a quiet machine. This is for choosing
-between ideas; real sessions (`benchmarks.ablation`) judge what was chosen.
+sketch predict. A session takes twenty seconds of one core in place of a hundred of a quiet machine. This is for
+choosing between ideas; real sessions (`benchmarks.ablation`) judge what was chosen.
 
 `--record FOLDER` makes the recording of all sessions of zoo models below that folder, for example those of
-`benchmarks.ablation`. Their operators and sketches have to be those of today.
+`benchmarks.ablation`. Their operators and sketches have to be those of today, with as many threads as here.
 """
 
 from __future__ import annotations
