@@ -24,9 +24,8 @@ from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
-# Slow on large programs, and without a trace in the machine code: LLVM drops empty loops anyway, and the second one
-# changed none of the programs tried (docs/measuring.md).
-_LEFT_TO_LLVM = ["tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern"]
+# Slow on large programs, and without a trace in the machine code: LLVM drops empty loops anyway (docs/measuring.md).
+_LEFT_TO_LLVM = ["tirx.RemoveNoOp"]
 
 
 @dataclass(frozen=True)
@@ -263,5 +262,8 @@ _ARITHMETIC: dict[Any, Any] = {
 
 
 def as_tensor(array: Array) -> Any:
-    """TVM's view of an array; a copy for the types DLPack cannot carry from NumPy, such as bfloat16."""
-    return tvm.runtime.from_dlpack(array) if array.dtype.kind in "biuf" else tvm.runtime.tensor(array)
+    """TVM's view of an array, also of types that NumPy does not hand over by DLPack, such as bfloat16."""
+    if array.dtype.kind in "biuf":
+        return tvm.runtime.from_dlpack(array)
+    raw = tvm.runtime.from_dlpack(array.view(f"u{array.dtype.itemsize}"))
+    return raw._create_view(array.shape, str(array.dtype))
