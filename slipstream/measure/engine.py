@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.errors import BuildError
 from slipstream.machine.target import Target
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.base import DeviceLostError, Devices, Outcome
@@ -99,6 +100,7 @@ class Engine:
         self._duplicates = Duplicates()
         self._racing = asdict(self.config.racing)
         self._measuring = self._closed = False
+        self._failed_starts = 0  # in a row, of servers
         self._start_server()
 
     def __enter__(self) -> Engine:
@@ -447,6 +449,12 @@ class Engine:
 
     def _restart(self, lost: ServerLostError) -> None:
         """A new server. The workers of all trials ended with the old one."""
+        self._failed_starts = 0 if self.server.is_ready else self._failed_starts + 1
+        if self._failed_starts == _MOST_ATTEMPTS:
+            raise BuildError(
+                f"{lost} before it could build a program, {_MOST_ATTEMPTS} times in a row: what it printed says why, "
+                "and 'slipstream doctor' checks the installation"
+            ) from lost
         logger.warning("%s; starting another", lost)
         self.server.close()
         self._references.lose()

@@ -116,6 +116,11 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has prepared itself, at any time."""
+        return self._ready
+
     def wait_until_ready(self) -> None:
         if not self._ready:
             self._pump(_START_SECONDS)
