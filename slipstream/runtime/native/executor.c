@@ -102,17 +102,32 @@ typedef struct {
   Workspace *unused;
 } Model;
 
+/* Memory of a call. Unless it is small it lies on large pages, where the kernel has some, from its first byte to its
+   last: parts on small pages made models a few percent slower. Not from the heap, which would keep it when the model is
+   gone. */
+#define LARGE_PAGE ((size_t)2 << 20)
+#define ARENA_PAGE (ARENA_BYTES < LARGE_PAGE / 2 ? (size_t)4096 : LARGE_PAGE)
+#define ARENA_MAPPED ((ARENA_BYTES + ARENA_PAGE - 1) & ~(ARENA_PAGE - 1))
+
+static char *map_arena(void) {
+  char *memory = mmap(NULL, ARENA_MAPPED + ARENA_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return NULL;
+  size_t before = -(uintptr_t)memory & (ARENA_PAGE - 1);
+  if (before) munmap(memory, before);
+  munmap(memory + before + ARENA_MAPPED, ARENA_PAGE - before);
+  madvise(memory + before, ARENA_MAPPED, MADV_HUGEPAGE);
+  return memory + before;
+}
+
 static Workspace *make_workspace(const Model *model) {
   Workspace *workspace = calloc(1, sizeof *workspace);
-  /* Not from the heap, which would keep it when the model is gone. */
-  void *memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (!workspace || memory == MAP_FAILED) {
+  char *memory = map_arena();
+  if (!workspace || !memory) {
     free(workspace);
-    if (memory != MAP_FAILED) munmap(memory, ARENA_BYTES);
+    if (memory) munmap(memory, ARENA_MAPPED);
     snprintf(error_text, sizeof error_text, "not enough memory for a call");
     return NULL;
   }
-  madvise(memory, ARENA_BYTES, MADV_HUGEPAGE);
   workspace->memory = memory;
   for (int i = 0; i < TENSORS; i++) {
     const TensorPlan *plan = &tensor_plans[i];
@@ -127,7 +142,7 @@ static Workspace *make_workspace(const Model *model) {
 }
 
 static void free_workspace_of(Workspace *workspace) {
-  munmap(workspace->memory, ARENA_BYTES);
+  munmap(workspace->memory, ARENA_MAPPED);
   free(workspace);
 }
 
