@@ -35,8 +35,7 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     target = target_of(options["target"])
     if target.has_tiles:
         allow_tiles()
-    worker.warm_up(target)
-    work = partial(worker.work, target)
+    work = partial(worker.work, target, worker.warm_up(target))
     roles: dict[str, Role] = {"build": work, "reference": work}
     if "rpc" in options:
         from slipstream.measure.devices.rpc_session import RpcOptions, hold_device

@@ -44,12 +44,13 @@ from slipstream.measure.lowering import (
     read_module,
 )
 from slipstream.measure.timing.cold_weights import with_copies
+from slipstream.measure.timing.in_model import CallMemory, PreparedRuns, Preparing, seconds_of
 from slipstream.measure.timing.noise import PROBE_SIZE, sample_probe, waits
 from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel, ChannelClosedError
 
 
-def warm_up(target: Target) -> None:
+def warm_up(target: Target) -> Preparing:
     """Make LLVM, NVRTC and TVM's passes initialise themselves before the first fork. Nothing is run."""
     if target.gpu is not None:
         prepare_for_cuda()
@@ -63,11 +64,12 @@ def warm_up(target: Target) -> None:
     scheduled = tvm.IRModule({"main": schedule_default(mod["main"], target)})
     arguments_of(scheduled["main"])
     generate(lower(scheduled, target), target)["main"]
+    return Preparing(target)
 
 
-def work(target: Target, channel: Channel, files: list[int]) -> None:
+def work(target: Target, preparing: Preparing, channel: Channel, files: list[int]) -> None:
     """Answer requests until the owner closes the channel."""
-    worker = Worker(target, files)
+    worker = Worker(target, preparing, files)
     with contextlib.suppress(ChannelClosedError):
         while True:
             channel.send(worker.answer(channel.receive()))
@@ -76,8 +78,9 @@ def work(target: Target, channel: Channel, files: list[int]) -> None:
 class Worker:
     """One program on its way from text to samples."""
 
-    def __init__(self, target: Target, files: list[int]) -> None:
+    def __init__(self, target: Target, preparing: Preparing, files: list[int]) -> None:
         self._target = target
+        self._preparing = preparing
         self._files = files
         self._module: Any = None
         self._lowered: Lowered | None = None
@@ -85,9 +88,11 @@ class Worker:
         self._packings: tuple[Packing, ...] = ()
         self._flops = 0
         self._threads = target.threads
-        self._arguments: list[Any] = []
+        self._checked_arguments: list[Any] = []  # of the first run
         self._outputs: dict[int, Guarded] = {}
-        self._argument_sets: Iterator[list[Any]] | None = None
+        self._memory: CallMemory | None = None
+        self._argument_sets: Iterator[list[Any]] = iter(())  # of those that are timed
+        self._runs: PreparedRuns | None = None
 
     def answer(self, request: dict[str, Any]) -> Answer:
         jobs: dict[str, Callable[..., Answer]] = {
@@ -186,9 +191,11 @@ class Worker:
         # As many as the step of a model has.
         worth = threads_worth(self._flops, (slot.nbytes for slot in places.slots), self._target.vector_lanes)
         self._threads = min(self._target.threads, worth)
+        assert self._memory is not None
+        self._runs = PreparedRuns(self._preparing, self._memory, self._threads, self._run_next)
         allocate_seconds = time.perf_counter() - began
         run = Checked(
-            first=lambda: _seconds_of(lambda: self._function(*self._arguments)),
+            first=lambda: seconds_of(lambda: self._function(*self._checked_arguments)),
             find_fault=lambda: self._find_fault(places, outputs, tolerance),
             run=self._run_next,
             sample=self._take,
@@ -208,24 +215,34 @@ class Worker:
             use_threads(self._target.threads)
             self._module = generate(self._lower_probe(), self._target)
             matrices = [aligned((PROBE_SIZE, PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]
-            self._arguments = [as_tensor(matrix) for matrix in matrices]
-        return {"samples": sample_probe(self._take)}
+            self._checked_arguments = [as_tensor(matrix) for matrix in matrices]
+        return {"samples": sample_probe(self._time_probe)}
+
+    def _time_probe(self, number: int, repeat: int) -> Sequence[float]:
+        evaluate = self._module.time_evaluator("main", tvm.cpu(0), number=number, repeat=repeat)
+        with one_call(self._target.threads):
+            return [float(seconds) for seconds in evaluate(*self._checked_arguments).results]
 
     def _lower_probe(self) -> Lowered:
         mod = tvm.IRModule({"main": schedule_default(_matmul(PROBE_SIZE), self._target)})
         return lower(mod, self._target, prepack=False)
 
     def _allocate(self, layout: Layout) -> dict[int, Guarded]:
-        """Make the arguments, packed as the program reads them; returns those it must fill."""
+        """Make the arguments of the first run and of those that are timed, packed as the program reads them; returns
+        what the first run must fill."""
         arrays = map_arena(self._files[0], layout)
         outputs = {i: guarded(slot) for i, slot in enumerate(layout.slots) if slot.written}
         for index, output in outputs.items():
             arrays[index] = output.array
         for packing in self._packings:
             arrays[packing.index] = packing(arrays[packing.index])
+        self._checked_arguments = [as_tensor(array) for array in arrays]
+        inputs = [i for i in range(len(arrays)) if i not in outputs and i not in layout.weights]
+        memory = self._memory = CallMemory([arrays[i] for i in inputs], [arrays[i] for i in outputs])
+        for index, array in zip((*inputs, *outputs), (*memory.inputs, *memory.outputs), strict=True):
+            arrays[index] = array
         sets = [[as_tensor(array) for array in copy] for copy in with_copies(arrays, layout.weights)]
-        self._arguments = sets[0]
-        self._argument_sets = cycle(sets) if len(sets) > 1 else None
+        self._argument_sets = cycle(sets)
         return outputs
 
     def _find_fault(self, layout: Layout, outputs: dict[int, Guarded], tolerance: float) -> str:
@@ -235,33 +252,19 @@ class Worker:
             if index in outputs:
                 if not outputs[index].intact:
                     return f"wrote outside of argument {index}"
-                if wrong := disagreement(self._arguments[index].numpy(), expected, tolerance):
+                if wrong := disagreement(self._checked_arguments[index].numpy(), expected, tolerance):
                     return wrong
-            elif index not in packed and not same_bytes(self._arguments[index].numpy(), expected):
+            elif index not in packed and not same_bytes(self._checked_arguments[index].numpy(), expected):
                 return f"changed argument {index}, which is an input"
         return ""
 
     def _run_next(self) -> None:
-        self._function(*(next(self._argument_sets) if self._argument_sets else self._arguments))
+        self._function(*next(self._argument_sets))
 
     def _take(self, number: int, repeat: int) -> Sequence[float]:
+        assert self._runs is not None
         with one_call(self._threads):
-            return self._sample(number, repeat)
-
-    def _sample(self, number: int, repeat: int) -> Sequence[float]:
-        if self._argument_sets:
-            self._run_next()
-            return [_seconds_of(self._run_next, number) for _ in range(repeat)]
-        evaluate = self._module.time_evaluator("main", tvm.cpu(0), number=number, repeat=repeat)
-        return [float(seconds) for seconds in evaluate(*self._arguments).results]
-
-
-def _seconds_of(run: Callable[[], object], number: int = 1) -> float:
-    """TVM's timer runs on the same arguments every time; calling from here costs a microsecond."""
-    began = time.perf_counter()
-    for _ in range(number):
-        run()
-    return (time.perf_counter() - began) / number
+            return [self._runs.sample(number) for _ in range(repeat)]
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,18 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import BuildError, SlipstreamError
 from slipstream.machine.target import resolve_target
-from slipstream.measure import Candidate, Engine, FailureKind, MeasureConfig, Settling, cpu_measurer, reference_text
+from slipstream.measure import (
+    Candidate,
+    Engine,
+    FailureKind,
+    MeasureConfig,
+    Settling,
+    cpu_measurer,
+    engine,
+    reference_text,
+)
 from slipstream.measure.arena import Layout, map_arena
 from slipstream.measure.choose import starting_early
 from slipstream.measure.roles import PREPARE, options_for
@@ -103,6 +112,18 @@ def test_a_program_that_takes_far_longer_to_build_than_the_fastest_is_given_up()
     assert result.failure is not None
     assert result.failure.kind is FailureKind.BUILD_TIMEOUT
     assert result.failure.message == f"took longer than {max(0.3, 1.5 * good.build_seconds):g} s"
+
+
+def test_processes_that_cannot_start_are_an_error_and_are_not_started_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "PREPARE", "slipstream.measure.roles:is_not_there")
+    with (
+        cpu_measurer(resolve_target(), {MATMUL: reference_text(unscheduled_matmul())}) as measurer,
+        pytest.raises(BuildError, match=r"ended with status 1 before it could build.*slipstream doctor"),
+    ):
+        list(measurer.measure([scheduled_matmul(16, prepack=False)]))
+    assert capfd.readouterr().err.count("is_not_there") >= 2
 
 
 def test_processes_that_started_early_are_used_once_or_end() -> None:
