@@ -43,7 +43,7 @@
 #define CROWDED_SCORE 48       /* above it the processors are crowded: over one loop in seventeen, for a while */
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
-#define LONGEST_GAP_NS 50000   /* between calls: what is worth looking for work that long */
+#define LONGEST_GAP_NS 100000  /* between calls: what is worth looking for work that long. Python needs half of it */
 #define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls share the threads, before they wait */
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
@@ -121,16 +121,19 @@ static int is_crowded(void) { return atomic_load_explicit(&late_score, memory_or
 
 static void wait_for_work(Worker *self) {
   int64_t began = 0;
+  int was_in_call = 1;
   for (int spins = 0;; spins++) {
     int32_t state = atomic_load_explicit(&self->state, memory_order_acquire);
     if (state == PENDING || state == STOP) return;
     relax();
     if (spins % 32) continue;
     int64_t now = now_ns();
-    if (!began) began = now;
-    int64_t most = !atomic_load_explicit(&self->in_call, memory_order_relaxed) ? idle_spin_ns
-                   : self->may_sleep && is_crowded()                           ? CROWDED_SPIN_NS
-                                                                               : IN_CALL_SPIN_NS;
+    int in_call = atomic_load_explicit(&self->in_call, memory_order_relaxed);
+    if (!began || in_call != was_in_call) began = now; /* the end of a call is not that of this worker's last task */
+    was_in_call = in_call;
+    int64_t most = !in_call                         ? idle_spin_ns
+                   : self->may_sleep && is_crowded() ? CROWDED_SPIN_NS
+                                                     : IN_CALL_SPIN_NS;
     if (now - began < most) continue;
     int32_t idle = IDLE;
     if (!atomic_compare_exchange_strong(&self->state, &idle, ASLEEP)) continue;
