@@ -28,7 +28,7 @@ from slipstream.program.decisions import Decisions, IllegalDecisionError, Points
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
-_DRAWN = 1024
+_DRAWN_FOR_EACH, _MOST_DRAWN = 128, 1024  # program of a slot: those of short slots are found sooner
 _DRAWN_ANYWHERE = 256  # more, of an operator of which nothing is known
 _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
@@ -109,7 +109,8 @@ class _Candidates:
         """Programs of this sketch, best predicted first, with some random ones for exploration."""
         transferred = self._transferred()
         posterior = self._posterior(transferred)
-        drawn = posterior.sample(_DRAWN, self._rng)
+        count = min(_MOST_DRAWN, _DRAWN_FOR_EACH * self._question.count)
+        drawn = posterior.sample(count, self._rng)
         if not transferred and not self._own and self._knows_usage:
             anywhere = (self._space.draw_decisions(self._example, self._rng) for _ in range(_DRAWN_ANYWHERE))
             drawn += [(decisions, "random") for decisions in anywhere]
