@@ -12,6 +12,7 @@ from slipstream.machine.target import resolve_target
 from slipstream.machine.threads import use_threads
 from slipstream.measure.arena import aligned
 from slipstream.measure.lowering import as_tensor
+from slipstream.measure.timing import in_model
 from slipstream.measure.timing.in_model import CallMemory, PreparedRuns, Preparing, cache_bytes, seconds_of
 
 
@@ -59,10 +60,16 @@ def test_arguments_are_apart_aligned_and_in_place(dtype: type) -> None:
         np.testing.assert_array_equal(array, values)
 
 
+def test_a_kernel_without_large_pages_gives_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_model, "_WANT_LARGE_PAGES", 12345)  # an advice that no kernel takes
+    given = np.arange(100, dtype=np.float32)
+    np.testing.assert_array_equal(CallMemory([given], []).inputs[0], given)
+
+
 def test_the_cache_of_a_machine_that_does_not_tell_is_the_usual_one(tmp_path: Path) -> None:
     assert cache_bytes(tmp_path) == 1 << 20
     (tmp_path / "index2").mkdir()
-    for text, expected in (("2048K\n", 2 << 20), ("much", 1 << 20)):
+    for text, expected in (("2048K\n", 2 << 20), ("65536K\n", 4 << 20), ("much", 1 << 20)):
         (tmp_path / "index2" / "size").write_text(text)
         assert cache_bytes(tmp_path) == expected
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from slipstream.measure.lowering import as_tensor, generate, lower
 
 _LINE_BYTES, _LINE_INTEGERS = 64, 16
 _LARGE_PAGE_BYTES = 2 << 20
+_WANT_LARGE_PAGES = mmap.MADV_HUGEPAGE
 _USUAL_CACHE_BYTES = 1 << 20
+_MOST_CACHE_BYTES = 4 << 20  # more is a cache that several cores share, and reading it would take milliseconds
 # More than the cache holds, because caches do not replace exactly the line that was not used for longest.
 _READ_FOR_EACH_BYTE = 2
 # Each costs what reading takes, about as long as running a small program ten times.
@@ -35,7 +38,8 @@ _EMPTY_CALLS = 20
 def cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """Of the second cache, a core's own on most CPUs, if the machine says; else what is usual."""
     try:
-        return int((folder / "index2" / "size").read_text().strip().removesuffix("K")) << 10
+        told = int((folder / "index2" / "size").read_text().strip().removesuffix("K")) << 10
+        return min(told, _MOST_CACHE_BYTES)
     except (OSError, ValueError):
         return _USUAL_CACHE_BYTES
 
@@ -61,8 +65,8 @@ class CallMemory:
         offsets = np.cumsum([0, *(-(-array.nbytes // _LINE_BYTES) * _LINE_BYTES for array in given)])
         pages = -(-int(offsets[-1]) // _LARGE_PAGE_BYTES) + 1
         memory = mmap.mmap(-1, pages * _LARGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without large pages refuses
+            memory.madvise(_WANT_LARGE_PAGES)
         everything = np.frombuffer(memory, np.uint8)
         offsets += -everything.ctypes.data % _LARGE_PAGE_BYTES
         arrays = [
