@@ -45,7 +45,7 @@ class Racing:
 
 
 # How a session may time programs. The least samples and the variation are those of AdaTune's authors' code; a batch of
-# theirs is 50 runs, a sample of ours 2 ms.
+# theirs is 50 runs; a sample of ours takes 2 ms, and on a CPU at most the runs that `timing/in_model.py` says.
 EVALUATIONS: Mapping[str, Racing] = MappingProxyType(
     {
         "racing": Racing(),

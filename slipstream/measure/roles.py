@@ -31,11 +31,14 @@ def prepare(options: dict[str, Any]) -> tuple[Mapping[str, Role], dict[str, Any]
     facts = {"import_seconds": time.monotonic() - began}
     from slipstream.machine.tiles import allow_tiles
     from slipstream.measure import worker
+    from slipstream.measure.timing.in_model import Preparing
 
     target = target_of(options["target"])
     if target.has_tiles:
         allow_tiles()
-    work = partial(worker.work, target, worker.warm_up(target))
+    worker.warm_up(target)
+    # What prepares runs on a CPU; a GPU's programs run in another process.
+    work = partial(worker.work, target, Preparing(target) if target.gpu is None else None)
     roles: dict[str, Role] = {"build": work, "reference": work}
     if "rpc" in options:
         from slipstream.measure.devices.rpc_session import RpcOptions, hold_device

@@ -50,7 +50,7 @@ from slipstream.measure.types import FailureKind
 from slipstream.processes.channel import Channel, ChannelClosedError
 
 
-def warm_up(target: Target) -> Preparing:
+def warm_up(target: Target) -> None:
     """Make LLVM, NVRTC and TVM's passes initialise themselves before the first fork. Nothing is run."""
     if target.gpu is not None:
         prepare_for_cuda()
@@ -64,10 +64,9 @@ def warm_up(target: Target) -> Preparing:
     scheduled = tvm.IRModule({"main": schedule_default(mod["main"], target)})
     arguments_of(scheduled["main"])
     generate(lower(scheduled, target), target)["main"]
-    return Preparing(target)
 
 
-def work(target: Target, preparing: Preparing, channel: Channel, files: list[int]) -> None:
+def work(target: Target, preparing: Preparing | None, channel: Channel, files: list[int]) -> None:
     """Answer requests until the owner closes the channel."""
     worker = Worker(target, preparing, files)
     with contextlib.suppress(ChannelClosedError):
@@ -78,7 +77,7 @@ def work(target: Target, preparing: Preparing, channel: Channel, files: list[int
 class Worker:
     """One program on its way from text to samples."""
 
-    def __init__(self, target: Target, preparing: Preparing, files: list[int]) -> None:
+    def __init__(self, target: Target, preparing: Preparing | None, files: list[int]) -> None:
         self._target = target
         self._preparing = preparing
         self._files = files
@@ -192,6 +191,7 @@ class Worker:
         worth = threads_worth(self._flops, (slot.nbytes for slot in places.slots), self._target.vector_lanes)
         self._threads = min(self._target.threads, worth)
         assert self._memory is not None
+        assert self._preparing is not None
         self._runs = PreparedRuns(self._preparing, self._memory, self._threads, self._run_next)
         allocate_seconds = time.perf_counter() - began
         run = Checked(

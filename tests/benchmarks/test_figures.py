@@ -72,7 +72,7 @@ SETTINGS = {
         "within 2 %, or 20 samples, or 150 ms",
         "within 2 %, at most 20 samples or 150 ms",
         "end after 3 s in any case",
-        "a sample of at least 2 ms",
+        "a sample (of about 2 ms",
         "no difference below 0.5 % is pursued. The confidence (95 %)",
     ],
     "precision.md": [  # by a formula; allowed

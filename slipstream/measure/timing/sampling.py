@@ -13,7 +13,7 @@ from slipstream.measure.timing.racing import Verdict, judge, runs_per_sample, sa
 _LONG_SECONDS = 0.02
 
 Sample = Callable[[int, int], Sequence[float]]
-"""(runs per sample, samples) -> seconds per run of each, after one run that is not counted."""
+"""(runs per sample, samples) -> seconds per run of each. A device may take fewer runs, if these are enough."""
 
 
 @dataclass(frozen=True)
