@@ -9,9 +9,11 @@
    is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
    that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. Threads are counted: all running calls together use no more than the pool has. As long as calls seldom meet,
-   each takes all threads, and one that finds none free waits in order of arrival. Otherwise a call takes its share by
-   how many calls there usually are at a time, so many callers end up with a thread each, which needs no barriers.
+   Sharing. Threads are counted: all running calls together use no more than the pool has. Calls take turns: each has all
+   threads it can use, the others wait in order of arrival. That answers soonest as long as turns can answer all calls.
+   If there is always one waiting, the threads are shared by as many calls as there usually are at a time: fewer threads
+   lose less time at barriers, so that more calls are answered, many callers end up with a thread each. Calls take turns
+   again when these would answer more.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
@@ -44,7 +46,13 @@
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 100000  /* between calls: what is worth looking for work that long. Python needs half of it */
-#define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls share the threads, before they wait */
+#define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls may share the threads */
+#define IDLE_SHARE 0.02        /* of the time without a call: above it turns answer all calls */
+#define REMEMBERED_CALLS 32    /* over which that is counted */
+#define LONGEST_IDLE_NS 20000000 /* that one pause counts for */
+#define CLEARLY_MORE 1.1       /* calls that turns would answer, for sharing to end */
+#define LEAST_PATIENCE 64      /* calls before it is asked anew whether to share or to take turns */
+#define MOST_PATIENCE 512      /* the same after sharing was often no better */
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
@@ -75,12 +83,13 @@ typedef struct Worker {
 
 typedef struct Waiting {
   pthread_cond_t woken;
-  int admitted;
+  int wanted, granted; /* threads */
   struct Waiting *next;
 } Waiting;
 
 typedef struct {
   int threads, limit, depth;
+  int64_t began;
   Worker *helpers[MOST_THREADS];
 } Call;
 
@@ -91,8 +100,11 @@ static struct {
   cpu_set_t allowed, group[MOST_THREADS];
   int group_of[CPU_SETSIZE];
   Waiting *first, **last;
-  int64_t ended_at, usual_gap;
+  int64_t arrived_at, ended_at, usual_gap;
   int usual_calls; /* at a time, in sixteenths: an average over the last calls, as each of them began */
+  double idle_time, time; /* without a call, and in all; older times count less */
+  double turn_time;       /* an average of what a call takes that has all threads */
+  int shares, since, patience; /* whether calls share, since how many calls, and how many have to pass in turns */
   unsigned calls;
 } pool;
 
@@ -341,29 +353,49 @@ static void grow(int threads) {
   make_groups();
 }
 
-static int unused(void) { return pool.capacity - pool.running - pool.helping; }
+/* How many calls share the threads at a time. */
+static int slots(void) {
+  if (!pool.shares || pool.usual_calls < MANY_CALLS) return 1;
+  int calls = (pool.usual_calls + 8) / 16;
+  return calls < pool.capacity ? calls : pool.capacity;
+}
+
+/* Take threads for one more call and say how many; 0: it has to wait. */
+static int take_threads(int wanted) {
+  int share = (pool.capacity + slots() - 1) / slots(), granted = wanted < share ? wanted : share;
+  int left = pool.capacity - pool.running - pool.helping, free_slots = slots() - pool.running;
+  if (free_slots > 0) {
+    int equal = (left + free_slots - 1) / free_slots;
+    if (granted > equal) granted = equal;
+  } else if (granted < wanted) {
+    return 0; /* there are more calls than slots only if none of them gets less than it wants */
+  }
+  if (granted < 1 || left < granted) return 0;
+  pool.running++;
+  pool.helping += granted - 1;
+  return granted;
+}
 
 static void admit_next(void) {
-  while (pool.first && unused() > 0) {
+  while (pool.first) {
     Waiting *next = pool.first;
+    if (!(next->granted = take_threads(next->wanted))) return;
     pool.first = next->next;
     if (!pool.first) pool.last = &pool.first;
-    next->admitted = 1;
-    pool.running++;
     pthread_cond_signal(&next->woken);
   }
 }
 
-static void take_turn(void) {
-  if (!pool.first && unused() > 0) {
-    pool.running++;
-    return;
-  }
-  Waiting self = {.woken = PTHREAD_COND_INITIALIZER};
+/* Wait for this call's turn; returns how many threads it has. */
+static int take_turn(int wanted) {
+  int granted = pool.first ? 0 : take_threads(wanted);
+  if (granted) return granted;
+  Waiting self = {.woken = PTHREAD_COND_INITIALIZER, .wanted = wanted};
   *pool.last = &self;
   pool.last = &self.next;
-  while (!self.admitted) pthread_cond_wait(&self.woken, &pool.lock);
+  while (!self.granted) pthread_cond_wait(&self.woken, &pool.lock);
   pthread_cond_destroy(&self.woken);
+  return self.granted;
 }
 
 static int waiting(void) {
@@ -372,16 +404,45 @@ static int waiting(void) {
   return count;
 }
 
-static void note_gap(void) {
-  int64_t gap = pool.ended_at ? now_ns() - pool.ended_at : LONGEST_GAP_NS * 2;
+static void note_gap(int64_t now) {
+  int64_t gap = pool.ended_at ? now - pool.ended_at : LONGEST_GAP_NS * 2;
   if (gap > LONGEST_GAP_NS * 2) gap = LONGEST_GAP_NS * 2;
   pool.usual_gap += (gap - pool.usual_gap) / 4;
   atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
 }
 
 static void note_calls(void) {
-  int now = 16 * (pool.running + waiting() + 1), difference = now - pool.usual_calls;
+  int calls = 16 * (pool.running + waiting() + 1), difference = calls - pool.usual_calls;
   pool.usual_calls += (difference + (difference > 0 ? 7 : -7)) / 8;
+}
+
+static void share_or_take_turns(void) {
+  int idle = pool.idle_time > IDLE_SHARE * pool.time, asked = pool.since++ >= LEAST_PATIENCE;
+  if (!pool.shares) {
+    if (pool.since <= pool.patience || idle || pool.usual_calls < MANY_CALLS) return;
+  } else if (idle) {
+    pool.patience = LEAST_PATIENCE;
+  } else if (asked && CLEARLY_MORE * pool.turn_time * REMEMBERED_CALLS < pool.time) {
+    pool.patience = 2 * pool.patience < MOST_PATIENCE ? 2 * pool.patience : MOST_PATIENCE;
+  } else {
+    if (asked) pool.patience = LEAST_PATIENCE;
+    return;
+  }
+  pool.shares = !pool.shares;
+  pool.since = 0;
+}
+
+/* Note that a call arrives. */
+static void note_arrival(void) {
+  int64_t now = now_ns();
+  if (!pool.running) note_gap(now);
+  note_calls();
+  double idle = pool.running ? 0 : now - pool.ended_at, time = now - pool.arrived_at;
+  double too_long = idle > LONGEST_IDLE_NS ? idle - LONGEST_IDLE_NS : 0;
+  pool.idle_time += idle - too_long - pool.idle_time / REMEMBERED_CALLS;
+  pool.time += time - too_long - pool.time / REMEMBERED_CALLS;
+  pool.arrived_at = now;
+  share_or_take_turns();
 }
 
 int slipstream_pool_begin(int threads) {
@@ -394,23 +455,20 @@ int slipstream_pool_begin(int threads) {
   if (threads < 1) threads = 1;
   pthread_mutex_lock(&pool.lock);
   grow(threads);
-  if (!pool.running) note_gap();
-  note_calls();
-  take_turn();
-  int helpers = (pool.usual_calls < MANY_CALLS ? pool.capacity : pool.capacity * 16 / pool.usual_calls) - 1;
-  if (helpers > unused()) helpers = unused();
-  if (helpers > threads - 1) helpers = threads - 1;
+  note_arrival();
+  int granted = take_turn(threads);
   call->threads = 1;
   call->limit = call->depth = 0;
-  for (int i = 0; i + 1 < pool.capacity && call->threads - 1 < helpers; i++) {
+  for (int i = 0; i + 1 < pool.capacity && call->threads < granted; i++) {
     if (workers[i].busy || (!workers[i].started && !start(&workers[i]))) continue;
     workers[i].busy = 1;
     atomic_store(&workers[i].in_call, 1);
     call->helpers[call->threads++ - 1] = &workers[i];
   }
   for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
-  pool.helping += call->threads - 1;
+  pool.helping -= granted - call->threads; /* workers that could not be started */
   if (call->threads > 1) make_way(call);
+  call->began = now_ns();
   pthread_mutex_unlock(&pool.lock);
   wake_helpers(call->helpers, call->threads - 1);
   current = call;
@@ -433,6 +491,7 @@ void slipstream_pool_end(void) {
   pool.helping -= call->threads - 1;
   pool.running--;
   pool.ended_at = now_ns();
+  if (!pool.shares) pool.turn_time += (pool.ended_at - call->began - pool.turn_time) / 8;
   admit_next();
   if (pool.had_users && !pool.users && !pool.running) stop_workers(); /* the last model was closed meanwhile */
   pthread_mutex_unlock(&pool.lock);
@@ -575,6 +634,7 @@ void slipstream_pool_free(void *memory) {
 static void reset(void) {
   pthread_mutex_init(&pool.lock, NULL);
   pool.running = pool.helping = 0;
+  pool.patience = LEAST_PATIENCE;
   pool.first = NULL;
   pool.last = &pool.first;
 }
