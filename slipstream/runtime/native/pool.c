@@ -47,11 +47,10 @@
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 100000  /* between calls: what is worth looking for work that long. Python needs half of it */
 #define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls may share the threads */
-#define IDLE_SHARE 0.02        /* of the time without a call: above it turns answer all calls */
-#define REMEMBERED_CALLS 32    /* over which that is counted */
-#define LONGEST_IDLE_NS 20000000 /* that one pause counts for */
+#define IDLE_SHARE 0.05        /* of the time without a call: above it turns answer all calls */
+#define REMEMBERED_CALLS 32    /* over which that is counted: more than one pause of a call's length */
 #define CLEARLY_MORE 1.1       /* calls that turns would answer, for sharing to end */
-#define LEAST_PATIENCE 64      /* calls before it is asked anew whether to share or to take turns */
+#define LEAST_PATIENCE 32      /* calls before it is asked anew whether to share or to take turns */
 #define MOST_PATIENCE 512      /* the same after sharing was often no better */
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
@@ -438,9 +437,9 @@ static void note_arrival(void) {
   if (!pool.running) note_gap(now);
   note_calls();
   double idle = pool.running ? 0 : now - pool.ended_at, time = now - pool.arrived_at;
-  double too_long = idle > LONGEST_IDLE_NS ? idle - LONGEST_IDLE_NS : 0;
-  pool.idle_time += idle - too_long - pool.idle_time / REMEMBERED_CALLS;
-  pool.time += time - too_long - pool.time / REMEMBERED_CALLS;
+  double uncounted = idle > pool.turn_time ? idle - pool.turn_time : 0; /* a long pause says no more than a short one */
+  pool.idle_time += idle - uncounted - pool.idle_time / REMEMBERED_CALLS;
+  pool.time += time - uncounted - pool.time / REMEMBERED_CALLS;
   pool.arrived_at = now;
   share_or_take_turns();
 }
