@@ -48,7 +48,8 @@
 #define LONGEST_GAP_NS 100000  /* between calls: what is worth looking for work that long. Python needs half of it */
 #define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls may share the threads */
 #define IDLE_SHARE 0.05        /* of the time without a call: above it turns answer all calls */
-#define REMEMBERED_CALLS 32    /* over which that is counted: more than one pause of a call's length */
+#define REMEMBERED_CALLS 32    /* over which that is counted */
+#define BREAK 8                /* calls' lengths: a pause that long separates bursts and is not counted */
 #define CLEARLY_MORE 1.1       /* calls that turns would answer, for sharing to end */
 #define LEAST_PATIENCE 32      /* calls before it is asked anew whether to share or to take turns */
 #define MOST_PATIENCE 512      /* the same after sharing was often no better */
@@ -355,7 +356,7 @@ static void grow(int threads) {
 /* How many calls share the threads at a time. */
 static int slots(void) {
   if (!pool.shares || pool.usual_calls < MANY_CALLS) return 1;
-  int calls = (pool.usual_calls + 8) / 16;
+  int calls = (pool.usual_calls + 12) / 16; /* rather one too many than one that waits */
   return calls < pool.capacity ? calls : pool.capacity;
 }
 
@@ -437,9 +438,12 @@ static void note_arrival(void) {
   if (!pool.running) note_gap(now);
   note_calls();
   double idle = pool.running ? 0 : now - pool.ended_at, time = now - pool.arrived_at;
-  double uncounted = idle > pool.turn_time ? idle - pool.turn_time : 0; /* a long pause says no more than a short one */
-  pool.idle_time += idle - uncounted - pool.idle_time / REMEMBERED_CALLS;
-  pool.time += time - uncounted - pool.time / REMEMBERED_CALLS;
+  if (idle > BREAK * pool.turn_time) {
+    time -= idle;
+    idle = 0;
+  }
+  pool.idle_time += idle - pool.idle_time / REMEMBERED_CALLS;
+  pool.time += time - pool.time / REMEMBERED_CALLS;
   pool.arrived_at = now;
   share_or_take_turns();
 }
