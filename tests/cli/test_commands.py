@@ -37,6 +37,12 @@ def test_every_command_has_help(command: str) -> None:
     assert done.output.startswith(f"Usage: slipstream {command} ")
 
 
+def test_runs_as_a_module(tmp_path: Path) -> None:
+    command = [SLIPSTREAM[0], "-m", "slipstream", "tune", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.startswith("Usage: slipstream tune ")
+
+
 def test_no_command_imports_numpy_or_tvm_before_it_runs() -> None:
     script = "import sys, slipstream.cli; print([m for m in ('tvm', 'numpy', 'onnx', 'rich') if m in sys.modules])"
     done = subprocess.run([SLIPSTREAM[0], "-c", script], capture_output=True, text=True, check=True)
