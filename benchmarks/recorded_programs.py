@@ -14,6 +14,7 @@ from slipstream.errors import SlipstreamError
 Recorded = Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]
 
 _FASTER = 0.9  # than the fastest that is recorded: no prediction is below
+_LEAST_SHARE = 0.8  # of a model's operators
 _FEWEST = 12  # programs of a sketch to fit trees to
 
 
@@ -40,7 +41,10 @@ def record(folder: Path) -> dict[str, Recorded]:
 
 
 class Recording:
-    """The operators of a model, their spaces, and how long any program of them takes."""
+    """The recorded operators of a model, their spaces, and how long any program of them takes.
+
+    Operators that are made differently since the recording (of convnets the first convolution) are not in it.
+    """
 
     def __init__(self, model: str, recorded: Recorded) -> None:
         from benchmarks.candidates import operators_of
@@ -49,9 +53,13 @@ class Recording:
         from slipstream.program.space import StockSpace
 
         self.target = resolve_target()
-        self.operators = operators_of(model, self.target)
-        if lacking := [one.name for one in self.operators if one.key not in recorded]:
-            raise SlipstreamError(f"the recording lacks {lacking[0]} of {model}: make it anew with --record FOLDER")
+        there_are = operators_of(model, self.target)
+        self.operators = [one for one in there_are if one.key in recorded]
+        if len(self.operators) < _LEAST_SHARE * len(there_are):
+            lacking = next(one.name for one in there_are if one.key not in recorded)
+            raise SlipstreamError(
+                f"the recording lacks {lacking} of {model} and more: make it anew with --record FOLDER"
+            )
         self.spaces = {one.key: StockSpace(one.key, one.func, self.target) for one in self.operators}
         self._known = {
             (key, sketch): {from_json(decisions): seconds for decisions, seconds in programs}

@@ -21,6 +21,7 @@ from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.half_elements import compute_in_halves
 from slipstream.graph.cpu.half_sums import HALF, sum_halves
+from slipstream.graph.cpu.image_inputs import join_transposes
 from slipstream.graph.cpu.integer_products import use_integers
 from slipstream.graph.cpu.pair_products import use_pairs
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
@@ -63,7 +64,10 @@ def _legalize_exactly(mod: tvm.IRModule, _: Target) -> tvm.IRModule:
 
 
 def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    return fuse_kernels(mod, with_attention=target.has_triton) if target.uses_tensor_cores else fuse_as_tvm(mod)
+    if target.uses_tensor_cores:
+        return fuse_kernels(mod, with_attention=target.has_triton)
+    # In half precision an image is converted in the pass over it.
+    return fuse_as_tvm(mod) if target.gpu or target.is_half else fuse_as_tvm(mod, join_transposes)
 
 
 def _use_halves(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

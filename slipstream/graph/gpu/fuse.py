@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -10,6 +11,8 @@ from tvm.relax import transform
 
 from slipstream.graph.gpu.kernel_groups import Group, Node, find_groups, read_nodes
 from slipstream.graph.relax_walk import map_prim_funcs
+
+Regroup = Callable[[tvm.IRModule], tvm.IRModule]
 
 ATTENTION = "slipstream.attention"
 """Marks a function that computes softmax(Q K + ...) V."""
@@ -42,11 +45,14 @@ def fuse_kernels(mod: tvm.IRModule, *, with_attention: bool) -> tvm.IRModule:
     return fused
 
 
-def fuse_as_tvm(mod: tvm.IRModule) -> tvm.IRModule:
-    """A legalised module fused by TVM's rules, for CPUs and programs without tensor cores."""
+def fuse_as_tvm(mod: tvm.IRModule, regroup: Regroup = lambda mod: mod) -> tvm.IRModule:
+    """A legalised module fused by TVM's rules, for CPUs and programs without tensor cores.
+
+    `regroup` may change which operators are one function, after TVM has decided it and before they are.
+    """
     annotated = map_prim_funcs(transform.AnnotateTIROpPattern()(mod), _with_known_pattern)
-    passes = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(passes)(annotated)
+    grouped = regroup(transform.FuseOps()(annotated))
+    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(grouped)
 
 
 def _with_known_pattern(func: Any) -> Any:
