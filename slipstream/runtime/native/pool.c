@@ -494,7 +494,7 @@ void slipstream_pool_end(void) {
   pool.helping -= call->threads - 1;
   pool.running--;
   pool.ended_at = now_ns();
-  if (!pool.shares) pool.turn_time += (pool.ended_at - call->began - pool.turn_time) / 8;
+  if (slots() == 1) pool.turn_time += (pool.ended_at - call->began - pool.turn_time) / 8;
   admit_next();
   if (pool.had_users && !pool.users && !pool.running) stop_workers(); /* the last model was closed meanwhile */
   pthread_mutex_unlock(&pool.lock);
