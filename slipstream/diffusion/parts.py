@@ -31,7 +31,6 @@ class Parts:
     usage: bool = _part("on a CPU these trees also know what tiles take up of caches, registers and threads")
     short_firsts: bool = _part("an operator's first slot is short if programs of relatives are carried over to it")
     followers: bool = _part("the gain of a family's prior counts what its followers would gain")
-    news: bool = _part("a relative's improvement makes an operator worth another slot")
     shared_curves: bool = _part("an operator with few trials borrows its relatives' tuning curves")
     potential: bool = _part("an operator that is slow for its family promises more")
 

@@ -13,7 +13,6 @@ from slipstream.schedulers.types import OperatorState
 # changes the forecasts of a few others, not of its whole family.
 _NEAREST = 4
 _RELATIVES = 3
-_NEWS = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,7 @@ class Gains:
         relatives = self._relatives(operator, by_key)
         if operator.trials == 0 and not relatives:
             return 1.0
-        forecast = self._forecast(operator, relatives).latency_reduction
-        # A relative's improvement since this operator's last slot is assumed to transfer by half.
-        return max(forecast, _NEWS * operator.news) if self.count_followers else forecast
+        return self._forecast(operator, relatives).latency_reduction
 
     def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
         lengths = tuple((relative.key, self._used_trials(operator, relative)) for relative in relatives)

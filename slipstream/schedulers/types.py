@@ -24,7 +24,6 @@ class OperatorState:
     family, the nearest first. `followers` are the operators that would improve with this one (the followers of a
     prior): key -> their share of one run of the model in seconds, as far as improvements have been seen to transfer.
     `weight` is how often the model calls it; of a model in several shapes, each shape counts as much as the others.
-    `news` is the share by which a similar operator has improved since this one last had a slot.
     """
 
     key: str
@@ -36,7 +35,6 @@ class OperatorState:
     finished: bool = False
     similar: Sequence[str] = ()
     followers: dict[str, float] = field(default_factory=dict)
-    news: float = 0.0
 
     @property
     def best(self) -> float:

@@ -49,7 +49,6 @@ class Families:
         self.families = find_families([Member(one.operator, one.space) for one in operators.values()], how)
         self._near = _nearest(operators, self.families)
         self._following = {f.prior: [key for key in f.members if key != f.prior] for f in self.families}
-        self._used: dict[str, dict[str, float]] = {}
 
     def similar(self, key: str) -> tuple[str, ...]:
         """The others of an operator's family, the most similar first."""
@@ -100,15 +99,6 @@ class Families:
             return {}
         transfer = measured_transfer(history.operators[key], following)
         return {f.key: transfer * f.latency for f in waiting}
-
-    def note_use(self, key: str, bests: Mapping[str, float]) -> None:
-        """Remember how fast its relatives are when programs of an operator are proposed from what they have found."""
-        self._used[key] = {other: bests[other] for other in self.similar(key) if math.isfinite(bests[other])}
-
-    def improvement_since(self, key: str, history: History) -> float:
-        """The largest share by which a relative has improved since the operator's last `note_use`."""
-        used = self._used.get(key, {})
-        return max((1 - history.operators[other].best / best for other, best in used.items()), default=0.0)
 
 
 def _nearest(operators: Operators, families: list[Family]) -> dict[str, list[tuple[str, float]]]:

@@ -34,7 +34,7 @@ from slipstream.session.families import Families
 from slipstream.session.history import FAILURES_OF_THE_PROGRAM, OperatorHistory, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, first_found, proposed
-from slipstream.session.records import DEFAULTS, KNOWN, LOST, finite, is_default, record_of, slot_seed, trial_of
+from slipstream.session.records import DEFAULTS, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.result import DEVICES_AWAY, INTERRUPTED
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import counterparts, importance
@@ -201,8 +201,7 @@ class Session:
             return state
         followers = self.families.followers(key, self.history) if parts.followers else {}
         followers = {other: seconds * self._importance.get(other, 1.0) for other, seconds in followers.items()}
-        news = self.families.improvement_since(key, self.history) if parts.news else 0.0
-        return replace(state, followers=followers, news=news) if followers or news else state
+        return replace(state, followers=followers) if followers else state
 
     @property
     def _next_slot(self) -> int:
@@ -266,7 +265,6 @@ class Session:
 
     def _propose(self, key: str) -> None:
         slot = self._next_slot
-        self.families.note_use(key, {other: one.best for other, one in self.history.operators.items()})
         self.snapshot.current, self.snapshot.doing = key, "searching"
         name = self.history.operators[key].name
         self._emit("slot", operator=key, name=name, slot=slot)
@@ -282,18 +280,17 @@ class Session:
             self.families.others(key),
             self.families.priors(key),
         )
-        note = {KNOWN: self.history.trials}
-        self._proposals.append(Proposal(slot, key, self.search, question, self._clock, note))
+        self._proposals.append(Proposal(slot, key, self.search, question, self._clock))
         self._last_proposed = slot
 
     def _take_proposal(self, proposal: Proposal, started: float) -> None:
         """Open the slot with what was found for it. A crash of the search costs the slot."""
         self._proposals.remove(proposal)
-        found, searched, note = list[Proposed](), 0.0, proposal.note
+        found, searched, note = list[Proposed](), 0.0, dict[str, Any]()
         try:
             found, searched = proposal.result()
         except ForkedCrashError as error:
-            note = {**note, LOST: str(error)}
+            note = {LOST: str(error)}
             name = self.history.operators[proposal.operator].name
             self._emit("message", text=f"the search for programs of {name} crashed ({error}); its slot is lost")
         self._spent("search", started)
@@ -524,7 +521,7 @@ class Session:
         """Take in what the session did before, and open the slots it was in the middle of."""
         slots = self.store.slots(self.session)
         self._finished = sum(slot.finished for slot in slots)
-        measured = self._recall_trials(slots)
+        measured = self._recall_trials()
         if self.search.uses_score:
             self._learning.restore()
             ended = [slot for slot in slots if slot.finished and not self._learning.has_learned(slot.slot)]
@@ -539,26 +536,16 @@ class Session:
                     self._finish(slot.slot)
         self._latency_changed()
 
-    def _recall_trials(self, slots: Sequence[SlotRecord]) -> dict[int, set[int]]:
-        """The positions measured of each slot. What each operator was last proposed from is what was known then."""
-        last = {slot.operator: slot.note.get(KNOWN, 0) for slot in slots if not is_default(slot)}
-        proposed_at = {count: [key for key in last if last[key] == count] for count in last.values()}
+    def _recall_trials(self) -> dict[int, set[int]]:
+        """The positions measured of each slot."""
         measured: dict[int, set[int]] = {}
-        bests = dict.fromkeys(self.operators, math.inf)
-        count = 0
         for record in self.store.trials(session=self.session):
             if record.slot is None:
                 continue
-            for key in proposed_at.pop(count, ()):
-                self.families.note_use(key, bests)
             program = self._programs.get(record.operator, record.program)
             if program is not None and not Trial.of(record).is_inconclusive:
                 self.operators[record.operator].add(program, record.median, record.slot)
-            bests[record.operator] = min(bests[record.operator], record.median)
             measured.setdefault(record.slot, set()).add(record.position or 0)
-            count += 1
-        for key in (key for keys in proposed_at.values() for key in keys):
-            self.families.note_use(key, bests)
         return measured
 
     def _stored(self, slot: SlotRecord) -> dict[int, Proposed]:

@@ -35,19 +35,12 @@ def proposed(realized: Iterable[Realized], target: Target | None = None) -> list
 
 
 class Proposal:
-    """The programs of the next slot, being searched for; `note` is written with them."""
+    """The programs of the next slot, being searched for."""
 
     def __init__(
-        self,
-        slot: int,
-        operator: str,
-        search: Search,
-        question: Question,
-        clock: Callable[[], float],
-        note: dict[str, Any],
+        self, slot: int, operator: str, search: Search, question: Question, clock: Callable[[], float]
     ) -> None:
-        self.slot, self.operator, self.size, self.note = slot, operator, question.count, note
-
+        self.slot, self.operator, self.size = slot, operator, question.count
         self._space = space = question.space
 
         def work() -> tuple[list[Proposed], float, Mapping[str, Any]]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # The note of the slots that measure what is known before tuning.
 DEFAULTS: dict[str, Any] = {"phase": "default"}
-# In the note of a slot: how many trials the session had when it was proposed; if the search crashed, how.
-KNOWN, LOST = "known", "lost"
+# In the note of a slot whose search crashed: how.
+LOST = "lost"
 
 
 def is_default(slot: SlotRecord) -> bool:

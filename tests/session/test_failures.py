@@ -20,7 +20,7 @@ from slipstream.session.loop import Session
 from slipstream.store import Store
 from tests.session.synthetic import SyntheticMeasurer, begin_session, hashed, make_session, operators, play
 
-OPERATORS = 7
+OPERATORS = 6
 
 
 class Away(SyntheticMeasurer):

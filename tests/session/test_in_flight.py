@@ -16,9 +16,8 @@ from slipstream.measure.types import Candidate, Measurement
 from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
 from slipstream.session.events import Event, Snapshot
-from slipstream.session.history import Slot, Trial
 from slipstream.store import Store
-from tests.session.synthetic import Scored, SyntheticMeasurer, make_session, open_session, operators, play
+from tests.session.synthetic import Scored, SyntheticMeasurer, make_session, play
 
 QUICK: dict[str, Any] = {"slot_trials": 4, "patience_trials": 1000, "in_flight": 3}
 
@@ -94,21 +93,6 @@ def test_what_was_in_flight_goes_on(searches: int, tmp_path: Path) -> None:
     session, reason = play(tmp_path / "s.db", Budget(trials=36), measurer)
     assert session.history.trials == 36
     assert reason == "all trials are used"
-
-
-def test_what_a_relative_finds_while_a_slot_is_under_way_is_still_news(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.db") as store:
-        measurer = ManyCores(lambda candidate: 1e-3)
-        session = make_session(store, open_session(store, **QUICK), measurer, Budget(trials=len(operators())))
-        session.run()
-        families, bests = session.families, dict.fromkeys(operators(), 0.001)
-        key, other = next((key, similar[0]) for key in operators() if (similar := families.similar(key)))
-        families.note_use(key, bests)
-        session.history.begin(Slot(100, other))
-        session.history.add(Trial(other, 100, 0, 0.5e-3))
-        assert families.improvement_since(key, session.history) == 0.5
-        families.note_use(key, {**bests, other: 0.5e-3})
-        assert families.improvement_since(key, session.history) == 0.0
 
 
 class LastFirst(SyntheticMeasurer):

@@ -19,6 +19,6 @@ def test_a_search_leaves_the_sketches_it_made_to_the_session() -> None:
     space = Space(known.key, known.func, known.target)
     assert not space.made_sketches
     question = Question(space, 2, 0, (), lambda programs: np.zeros(len(programs)))
-    found, _ = Proposal(0, space.key, Random(), question, time.monotonic, {}).result()
+    found, _ = Proposal(0, space.key, Random(), question, time.monotonic).result()
     assert len(found) == 2
     assert space.made_sketches == {"own": known.own, "stock": known.stock}

@@ -41,7 +41,7 @@ from tests.session.test_documentation import documented_events
 from tests.store.processes import as_nobody, python
 
 QUICK: dict[str, Any] = {"effort": "quick", "search": "random"}
-OPERATORS = 7
+OPERATORS = 6
 TRIALS = 10
 
 
