@@ -81,6 +81,8 @@ def test_what_fits_in_a_cache_is_not_found_there(preparing: Preparing) -> None:
     def run() -> None:
         other.sum()
 
-    cached = min(seconds_of(run) for _ in range(50))
     prepared = PreparedRuns(preparing, CallMemory([], []), 1, run)
-    assert min(prepared.sample(3) for _ in range(10)) > 1.02 * cached
+    # In turns: the machine may be faster or slower a moment later.
+    samples = [(min(seconds_of(run) for _ in range(10)), prepared.sample(3)) for _ in range(20)]
+    cached, found = map(min, zip(*samples, strict=True))
+    assert found > 1.02 * cached
