@@ -51,11 +51,10 @@ def _extents(shape: Any) -> list[int]:
 def _joined(mod: tvm.IRModule, builder: relax.BlockBuilder, binding: Any, moved: dict[Any, Any]) -> Any:
     """The binding; if it is a convolution of one of `moved`, as a call of a function that does both."""
     call = binding.value
-    if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.GlobalVar) or call.args[0] not in moved:
+    is_fused = isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) and len(call.args) > 0
+    if not is_fused or call.args[0] not in moved or not _begins_with_convolution(mod, mod[call.op]):
         return binding
     function = mod[call.op]
-    if not _begins_with_convolution(mod, function):
-        return binding
     transpose = moved[call.args[0]]
     image = transpose.args[1].fields[0]
     both = builder.add_func(_with_transpose(builder, function, transpose, image.ty), str(call.op.name_hint))
@@ -65,7 +64,9 @@ def _joined(mod: tvm.IRModule, builder: relax.BlockBuilder, binding: Any, moved:
 def _begins_with_convolution(mod: tvm.IRModule, function: Any) -> bool:
     """Whether a fused function computes a convolution, or the like, of its first argument alone."""
     calls = [binding.value for block in function.body.blocks for binding in block.bindings]
-    if not all(map(is_call_tir, calls)) or int(mod[calls[0].args[0]].attrs["op_pattern"]) != _CONVOLUTION_LIKE:
+    if not calls or not all(map(is_call_tir, calls)):
+        return False
+    if int(mod[calls[0].args[0]].attrs.get("op_pattern", -1)) != _CONVOLUTION_LIKE:
         return False
     reads = [argument.same_as(function.params[0]) for call in calls for argument in call.args[1].fields]
     return bool(reads[0]) and sum(reads) == 1
