@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -65,13 +67,9 @@ def test_many_channels_are_transposed_apart(target: Target) -> None:
 
 
 @pytest.mark.parametrize(("pads", "also_added"), [(0, False), (1, False), (1, True)])
-def test_results_are_right_also_where_others_read_the_image(
-    target: Target, tmp_path: object, pads: int, also_added: bool
-) -> None:
-    proto = model(3, pads=pads, also_added=also_added)
-    path = f"{tmp_path}/image.onnx"
-    onnx.save(proto, path)
-    assert slipstream.compile(path, f"{tmp_path}/compiled", threads=2).verification is not None
+def test_results_are_right_also_where_others_read_the_image(tmp_path: Path, pads: int, also_added: bool) -> None:
+    onnx.save(model(3, pads=pads, also_added=also_added), tmp_path / "image.onnx")
+    assert slipstream.compile(tmp_path / "image.onnx", tmp_path / "compiled", threads=2).verification is not None
 
 
 def test_every_sketch_can_be_scheduled(target: Target) -> None:

@@ -12,8 +12,8 @@
    Sharing. Threads are counted: all running calls together use no more than the pool has. Calls take turns: each has all
    threads it can use, the others wait in order of arrival. That answers soonest as long as turns can answer all calls.
    If there is always one waiting, the threads are shared by as many calls as there usually are at a time: fewer threads
-   lose less time at barriers, so that more calls are answered, many callers end up with a thread each. Calls take turns
-   again when these would answer more.
+   lose less time at barriers, so that more calls are answered; many callers end up with a thread each. Calls take turns
+   again when there are pauses, or when turns would answer more.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
@@ -362,8 +362,8 @@ static int slots(void) {
 
 /* Take threads for one more call and say how many; 0: it has to wait. */
 static int take_threads(int wanted) {
-  int share = (pool.capacity + slots() - 1) / slots(), granted = wanted < share ? wanted : share;
-  int left = pool.capacity - pool.running - pool.helping, free_slots = slots() - pool.running;
+  int calls = slots(), share = (pool.capacity + calls - 1) / calls, granted = wanted < share ? wanted : share;
+  int left = pool.capacity - pool.running - pool.helping, free_slots = calls - pool.running;
   if (free_slots > 0) {
     int equal = (left + free_slots - 1) / free_slots;
     if (granted > equal) granted = equal;
@@ -416,6 +416,7 @@ static void note_calls(void) {
   pool.usual_calls += (difference + (difference > 0 ? 7 : -7)) / 8;
 }
 
+/* Decide anew whether calls share the threads, or take turns, from what was noted of the last ones. */
 static void share_or_take_turns(void) {
   int idle = pool.idle_time > IDLE_SHARE * pool.time, asked = pool.since++ >= LEAST_PATIENCE;
   if (!pool.shares) {
