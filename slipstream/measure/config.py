@@ -81,7 +81,7 @@ class MeasureConfig:
     """Limits are per program; `memory_bytes` is what a worker may use on top of what it shares with the others.
 
     A program is given up that takes `hopeless_build` times as long to build as the operator's fastest one and more
-    than `least_build_seconds`; before there is one, after `build_seconds`.
+    than `least_build_seconds` of a core; any program, after `build_seconds`.
 
     `build_cpu_seconds` is what generating a GPU's program may take of a core: a limit by the clock would hit programs
     that share the machine with many others.

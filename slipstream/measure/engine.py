@@ -260,20 +260,20 @@ class Engine:
                 return  # one a step, so that a device that comes is noticed
             flow.building.append(trial)
             reference = self._references.ask(trial.operator, self.server)
-            trial.start_building(self.server.fork("build", reference.arena), self._build_limit(trial.operator, flow))
+            limit = math.inf if self.devices.limits_builds else self.config.build_seconds
+            worker = self.server.fork("build", reference.arena)
+            trial.start_building(worker, limit, self._build_core_limit(trial.operator, flow))
             trial.send({"lower": {"module": trial.program.module}})
 
-    def _build_limit(self, operator: str, flow: _Flow) -> float:
-        """Seconds that building may take. A build that takes LLVM much longer than that of the operator's fastest
-        program takes the time of dozens of others; in 105 recorded sessions no such program was the fastest in the end.
-        Finalists have been built before: on a busy machine they get the time they need.
+    def _build_core_limit(self, operator: str, flow: _Flow) -> float:
+        """Seconds of a core that building may take. A build that takes LLVM much longer than that of the operator's
+        fastest program takes the time of dozens of others; in 105 recorded sessions no such program was the fastest in
+        the end. Finalists have been built before.
         """
-        if self.devices.limits_builds:
+        best = self.best.get(operator)
+        if best is None or flow.keep or self.devices.limits_builds:
             return math.inf
-        config, best = self.config, self.best.get(operator)
-        if best is None or flow.keep:
-            return config.build_seconds
-        return min(config.build_seconds, max(config.least_build_seconds, config.hopeless_build * best.build_seconds))
+        return max(self.config.least_build_seconds, self.config.hopeless_build * best.build_seconds)
 
     def _has_room(self, flow: _Flow) -> bool:
         if self.devices.exclusive:

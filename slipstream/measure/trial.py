@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from contextlib import suppress
@@ -51,7 +52,8 @@ class Trial:
     worker: WorkerProcess | None = None
     stage: Stage = Stage.NEW
     deadline: float = 0.0
-    build_limit: float = 0.0
+    build_limit: float = math.inf
+    build_core_limit: float = math.inf
     next_look: float = 0.0
     started_at: float = 0.0
     began: float = 0.0
@@ -85,11 +87,12 @@ class Trial:
     def is_duplicate(self) -> bool:
         return self.stage is Stage.DUPLICATE
 
-    def start_building(self, worker: WorkerProcess, limit: float) -> None:
+    def start_building(self, worker: WorkerProcess, limit: float, core_limit: float = math.inf) -> None:
+        """May take `limit` seconds, and `core_limit` seconds of a core; on a busy machine these take longer."""
         self.attempts += 1
         self.worker, self.stage = worker, Stage.LOWERING
         self.started_at, self.began = time.time(), time.monotonic()
-        self.deadline, self.build_limit = self.began + limit, limit
+        self.deadline, self.build_limit, self.build_core_limit = self.began + limit, limit, core_limit
 
     def send(self, request: dict[str, Any]) -> None:
         """Send its worker a request; that a worker has ended is noticed when its answer is read."""
@@ -170,6 +173,9 @@ def _exceeded(trial: Trial, worker: WorkerProcess, config: MeasureConfig) -> Fai
     if worker.used_bytes() > config.memory_bytes:
         message = f"used more than {config.memory_bytes >> 20} MB"
         return Failure(FailureKind.OUT_OF_MEMORY, message, worker.last_lines())
+    if trial.is_building and worker.used_seconds() > trial.build_core_limit:
+        message = f"took longer than {trial.build_core_limit:g} s of a core"
+        return Failure(FailureKind.BUILD_TIMEOUT, message, worker.last_lines())
     if time.monotonic() <= trial.deadline:
         return None
     kind = FailureKind.BUILD_TIMEOUT if trial.is_building else FailureKind.RUN_TIMEOUT

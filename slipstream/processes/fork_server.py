@@ -23,6 +23,7 @@ from slipstream.processes.channel import Channel, Speaker
 from slipstream.processes.child import child_environment
 from slipstream.processes.log import last_lines, open_log
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
@@ -69,6 +70,17 @@ class WorkerProcess:
         except OSError:
             return 0
         return resident - self.shared_bytes
+
+    def used_seconds(self) -> float:
+        """Processor time that its threads have used together."""
+        if not self.pid:
+            return 0.0
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()  # a name may have spaces
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def last_lines(self) -> str:
         """The end of what it printed."""

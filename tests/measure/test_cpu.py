@@ -111,7 +111,7 @@ def test_a_program_that_takes_far_longer_to_build_than_the_fastest_is_given_up()
     assert good.failure is None
     assert result.failure is not None
     assert result.failure.kind is FailureKind.BUILD_TIMEOUT
-    assert result.failure.message == f"took longer than {max(0.3, 1.5 * good.build_seconds):g} s"
+    assert result.failure.message == f"took longer than {max(0.3, 1.5 * good.build_seconds):g} s of a core"
 
 
 def test_processes_that_cannot_start_are_an_error_and_are_not_started_for_ever(
