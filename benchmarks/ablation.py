@@ -25,7 +25,6 @@ __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
 QUICK = {"models": ["tiny_cnn"], "seeds": 1, "budget": 20.0, "variants": "everything,no guess"}
 WITH_OURS = "with our sketches"
-USAGE = "no usage of the machine"
 # Name -> options of `slipstream.tune`.
 VARIANTS: dict[str, dict[str, Any]] = {
     WHOLE: {},
@@ -39,17 +38,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tiles random only": {"settings": {"without": ["keep", "scale"]}},
     "posterior not updated": {"settings": {"without": ["posterior"]}},
     "no guess": {"settings": {"without": ["guess"]}},
-    USAGE: {"settings": {"without": ["usage"]}},
     "guess not pre-trained": {"settings": {"without": ["pretraining"]}},
-    "scheduler blind to families": {"settings": {"without": ["followers", "shared_curves", "potential"]}},
+    "scheduler blind to families": {"settings": {"without": ["followers", "potential"]}},
     "no followers": {"settings": {"without": ["followers"]}},
-    "no shared curves": {"settings": {"without": ["shared_curves"]}},
     "no potential": {"settings": {"without": ["potential"]}},
     "round robin for DynaTune": {"scheduler": "round_robin"},
     "gradient for DynaTune": {"scheduler": "gradient"},
     "the preset metaschedule": {"preset": "metaschedule"},
 }
-ON_A_CPU_ALONE = (WITH_OURS, USAGE)  # on a GPU there is neither
 
 
 def from_scratch(name: str) -> dict[str, Any]:
@@ -74,7 +70,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
     on = "" if options.target == "cpu" else f" on {options.target}"
-    possible = [name for name in VARIANTS if options.target == "cpu" or name not in ON_A_CPU_ALONE]
+    possible = [name for name in VARIANTS if options.target == "cpu" or name != WITH_OURS]
     names = options.variants.split(",") if options.variants else possible
     if WHOLE not in names:
         names = [WHOLE, *names]  # what the others are compared with

@@ -102,13 +102,9 @@ class Recording:
 
 
 def _inputs(space: Any, example: Any, decisions: Sequence[Any]) -> Any:
-    import numpy as np
-
     from slipstream.diffusion.guess import describe
 
-    usage = space.usage(example.sketch)
-    described = describe(space.points(example), decisions)
-    return described if usage is None else np.hstack([described, usage.describe(decisions)])
+    return describe(space.points(example), decisions)
 
 
 def _fit(inputs: Any, logs: Sequence[float]) -> Any:

@@ -48,46 +48,29 @@ class Belief:
         self.family = family(curve)
         self.sampler = SAMPLERS[sampler]
 
-    def forecast(
-        self,
-        key: str,
-        history: Sequence[float],
-        flops: float,
-        relatives: Sequence[tuple[Sequence[float], float]] = (),
-    ) -> Forecast:
+    def forecast(self, key: str, history: Sequence[float], flops: float) -> Forecast:
         """The forecast for operator `key` with this history of best seconds after 0, 1, ... trials.
 
-        `relatives` are histories and FLOPs of similar operators with more trials, used in the fit while this history
-        is short. A history without a valid measurement gives a forecast of no improvement.
+        A history without a valid measurement gives a forecast of no improvement.
         """
         share = performance(history, flops, self.peak_flops)
         if not share.size or share[-1] <= 0:
             return NOTHING
-        posterior, samples, rng = self._sampled(key, share, relatives)
+        posterior, samples, rng = self._sampled(key, share)
         return forecast(posterior, samples, float(share[-1]), rng)
 
-    def outlook(
-        self,
-        key: str,
-        history: Sequence[float],
-        flops: float,
-        trials: int,
-        relatives: Sequence[tuple[Sequence[float], float]] = (),
-    ) -> Array:
+    def outlook(self, key: str, history: Sequence[float], flops: float, trials: int) -> Array:
         """Draws of the operator's seconds after that many more trials, as shares of its best so far, in no order."""
         share = performance(history, flops, self.peak_flops)
         if trials < 1 or not share.size or share[-1] <= 0:
             return np.ones(OUTCOMES)
-        posterior, samples, rng = self._sampled(key, share, relatives)
+        posterior, samples, rng = self._sampled(key, share)
         then = len(share) + trials
         noise = (1 + then / self.slot_trials) ** -0.5
         drawn = 1 / outcomes(posterior, samples, math.log(then), noise, rng)
         return np.asarray(rng.permutation(drawn))
 
-    def _sampled(
-        self, key: str, share: Array, relatives: Sequence[tuple[Sequence[float], float]]
-    ) -> tuple[Posterior, Samples, np.random.Generator]:
+    def _sampled(self, key: str, share: Array) -> tuple[Posterior, Samples, np.random.Generator]:
         rng = np.random.default_rng([self.seed, zlib.crc32(key.encode()), len(share)])
-        others = [performance(other, other_flops, self.peak_flops) for other, other_flops in relatives]
-        posterior = Posterior(self.family, observe(share, self.slot_trials, others))
+        posterior = Posterior(self.family, observe(share, self.slot_trials))
         return posterior, self.sampler(posterior, rng), rng

@@ -9,7 +9,6 @@ no more than a few dozen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +19,6 @@ from slipstream.belief.change_points import last_segment
 Array = NDArray[np.float64]
 
 MOST_POINTS = 32
-# The curve of a similar operator counts as this many slots, and less once the operator has slots of its own.
-SHARED_SLOTS = 2.0
 # Asymptotes above this many times the best are not considered, even if the peak is higher: few operators are bound by
 # arithmetic alone, and an unreachable peak would make every forecast too high.
 MOST_GROWTH = 20.0
@@ -66,31 +63,21 @@ def performance(history: ArrayLike, flops: float, peak_flops: float) -> Array:
     return rate / (2 * rate[-1]) if rate.size and rate[-1] > 0 else rate
 
 
-def observe(share: Array, slot_trials: int, relatives: Sequence[Array] = ()) -> Observations:
-    """The points for a forecast one slot ahead. `share` is the operator's performance after 0, 1, ... trials.
-
-    `relatives` are the curves of similar operators with more trials: their gains beyond this operator's number of
-    trials are added as observations, with the weight of `SHARED_SLOTS` slots at first.
-    """
+def observe(share: Array, slot_trials: int) -> Observations:
+    """The points for a forecast one slot ahead. `share` is the operator's performance after 0, 1, ... trials."""
     best, now = float(share[-1]), len(share) - 1
     start = last_segment(share)
     at = _representatives(share, start)
     edges = np.concatenate([[start - 0.5], (at[1:] + at[:-1]) / 2, [now + 0.5]])
     slots = min((now + 1 - start) / slot_trials + 1, MOST_SLOTS)
-    columns = [(at, share[at] / best, slots * np.diff(edges) / (now + 1 - start))]
-    shared = SHARED_SLOTS / (1 + now / slot_trials)
-    longer = [curve for curve in relatives if len(curve) > now + 1 and curve[now] > 0]
-    for curve in longer:
-        ahead = np.unique(np.linspace(now + 1, min(len(curve) - 1, now + 2 * slot_trials), 4).astype(int))
-        columns.append((ahead, curve[ahead] / curve[now], np.full(len(ahead), shared / len(longer) / len(ahead))))
-    trial, y, weight = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    x = trial + 1.0
+    weight = slots * np.diff(edges) / (now + 1 - start)
+    x = at + 1.0
     end = now + slot_trials
     return Observations(
         log_x=np.log(x),
-        y=y,
+        y=share[at] / best,
         weight=weight * (1 + x / slot_trials),
-        count=slots + (shared if longer else 0.0),
+        count=slots,
         log_now=float(np.log(now + 1)),
         log_end=float(np.log(end + 1)),
         noise_end=(1 + (end + 1) / slot_trials) ** -0.5,

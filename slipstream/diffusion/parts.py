@@ -28,10 +28,8 @@ class Parts:
     posterior: bool = _part("measurements update the distribution that programs are drawn from")
     guess: bool = _part("trees over decisions say which of the drawn programs to measure")
     pretraining: bool = _part("these trees are fitted to the relatives' measurements too")
-    usage: bool = _part("on a CPU these trees also know what tiles take up of caches, registers and threads")
     short_firsts: bool = _part("an operator's first slot is short if programs of relatives are carried over to it")
     followers: bool = _part("the gain of a family's prior counts what its followers would gain")
-    shared_curves: bool = _part("an operator with few trials borrows its relatives' tuning curves")
     potential: bool = _part("an operator that is slow for its family promises more")
 
     @classmethod

@@ -20,7 +20,6 @@ from slipstream.program.gpu_draw import draw_on_gpu
 from slipstream.program.gpu_limits import GpuLimits, find_limits
 from slipstream.program.gpu_sketches import generators
 from slipstream.program.sketch import Sketch, SketchError
-from slipstream.program.tile_usage import TileUsage, tile_usage
 from slipstream.program.trace import apply, block_names, read_trace
 from slipstream.program.triton_templates import TemplateSketch
 from slipstream.tvm_bridge.intrinsics import import_intrinsics
@@ -80,7 +79,6 @@ class Space:
         self._seed = seed
         self._forms = {"": (self.mod, self.names)}
         self._limits: dict[str, GpuLimits] = {}
-        self._usages: dict[str, TileUsage | None] = {}
 
     @cached_property
     def default(self) -> Program:
@@ -225,14 +223,6 @@ class Space:
         if sketch.digest not in self._limits:
             self._limits[sketch.digest] = find_limits(sketch, self._points_of(sketch), self.func, self.target)
         return self._limits[sketch.digest]
-
-    def usage(self, sketch: Sketch) -> TileUsage | None:
-        """What tiles of the sketch take up of a CPU; None on a GPU, and for a sketch that tiles nothing."""
-        if self.target.gpu is not None:
-            return None
-        if sketch.digest not in self._usages:
-            self._usages[sketch.digest] = tile_usage(sketch, self.in_form(sketch.form)[0]["main"], self.target)
-        return self._usages[sketch.digest]
 
     def _points_of(self, sketch: Sketch) -> Points:
         for example in self._examples():

@@ -22,7 +22,6 @@ class ByGain(ABC):
     curve: str = "log_power"
     sampler: str = "importance"
     count_followers: bool = True
-    share_curves: bool = True
     heed_potential: bool = True
     per_second: bool = True
     gains: Gains = field(init=False, repr=False)
@@ -38,7 +37,6 @@ class ByGain(ABC):
         self.gains = Gains(
             belief,
             count_followers=self.count_followers,
-            share_curves=self.share_curves,
             heed_potential=self.heed_potential,
             per_second=self.per_second,
         )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.belief import Belief, Forecast
 from slipstream.schedulers.potential import potential, speeds_of
 from slipstream.schedulers.types import OperatorState
-
-# Of this many nearest relatives, the curves of those with the most trials are used. A slot for one operator then
-# changes the forecasts of a few others, not of its whole family.
-_NEAREST = 4
-_RELATIVES = 3
 
 
 @dataclass(frozen=True)
@@ -22,7 +17,6 @@ class _CachedForecast:
     history: Sequence[float]
     flops: int
     length: int
-    relatives: tuple[tuple[str, int], ...]
     forecast: Forecast
 
 
@@ -30,8 +24,7 @@ class Gains:
     """Expected gains, from a belief; a forecast is computed again only when its inputs have changed.
 
     `count_followers`: the gain of a family's prior includes that of its followers, as far as `OperatorState` counts
-    them. `share_curves`: the curve of an operator with few trials is fitted with those of similar ones that
-    have more. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
+    them. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
     `per_second`: gains are compared by the second, not by the slot.
     """
 
@@ -40,26 +33,26 @@ class Gains:
         belief: Belief,
         *,
         count_followers: bool = True,
-        share_curves: bool = True,
         heed_potential: bool = True,
         per_second: bool = True,
     ) -> None:
         self.belief = belief
-        self.count_followers, self.share_curves = count_followers, share_curves
-        self.heed_potential, self.per_second = heed_potential, per_second
+        self.count_followers, self.heed_potential, self.per_second = count_followers, heed_potential, per_second
         self._cache: dict[str, _CachedForecast] = {}
 
-    def gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
+    def gains(self, candidates: Sequence[OperatorState]) -> list[float]:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
         y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). For an operator with only its
-        default program measured, the gain is `largest_gain`. `operators` are all operators of the model.
+        default program measured, the gain is `largest_gain`.
         """
-        by_key = {operator.key: operator for operator in operators} if self.share_curves else {}
-        return [self.largest_gain(candidate) * self._reduction(candidate, by_key) for candidate in candidates]
+        return [self.largest_gain(candidate) * self._reduction(candidate) for candidate in candidates]
 
     def factors(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
-        """What each candidate's gain is multiplied by in a comparison: its potential by the seconds of a slot."""
+        """What each candidate's gain is multiplied by in a comparison: its potential by the seconds of a slot.
+
+        `operators` are all operators of the model.
+        """
         speeds = speeds_of(operators)
         seconds = slot_seconds(candidates, operators) if self.per_second else [1.0] * len(candidates)
         return [
@@ -69,50 +62,24 @@ class Gains:
 
     def weighted_gains(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """Gains times factors, for ranking candidates; the products are not forecasts."""
-        gains, factors = self.gains(candidates, operators), self.factors(candidates, operators)
+        gains, factors = self.gains(candidates), self.factors(candidates, operators)
         return [gain * factor for gain, factor in zip(gains, factors, strict=True)]
 
     def largest_gain(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
         return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
 
-    def forecast(self, operator: OperatorState, operators: Sequence[OperatorState]) -> Forecast:
-        """The forecast behind the gain of `operator`, for the report."""
-        by_key = {other.key: other for other in operators} if self.share_curves else {}
-        return self._forecast(operator, self._relatives(operator, by_key))
-
-    def _reduction(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> float:
-        relatives = self._relatives(operator, by_key)
-        if operator.trials == 0 and not relatives:
-            return 1.0
-        return self._forecast(operator, relatives).latency_reduction
-
-    def _forecast(self, operator: OperatorState, relatives: Sequence[OperatorState]) -> Forecast:
-        lengths = tuple((relative.key, self._used_trials(operator, relative)) for relative in relatives)
+    def forecast(self, operator: OperatorState) -> Forecast:
+        """The forecast behind the gain of `operator`."""
         cached = self._cache.get(operator.key)
-        if cached is None or not _same(cached, operator, lengths):
-            histories = [
-                (relative.history[:length], relative.flops)
-                for relative, (_, length) in zip(relatives, lengths, strict=True)
-            ]
-            made = self.belief.forecast(operator.key, operator.history, operator.flops, histories)
-            cached = _CachedForecast(operator.history, operator.flops, len(operator.history), lengths, made)
+        if cached is None or not _same(cached, operator):
+            made = self.belief.forecast(operator.key, operator.history, operator.flops)
+            cached = _CachedForecast(operator.history, operator.flops, len(operator.history), made)
             self._cache[operator.key] = cached
         return cached.forecast
 
-    def _relatives(self, operator: OperatorState, by_key: Mapping[str, OperatorState]) -> list[OperatorState]:
-        """Similar operators with more trials, those with the most usable trials first.
-
-        Trials beyond those the belief uses do not count, so that a slot for one of them seldom changes the choice for
-        the others.
-        """
-        similar = (by_key[key] for key in operator.similar[:_NEAREST] if key in by_key and key != operator.key)
-        longer = [other for other in similar if other.trials > operator.trials]
-        return sorted(longer, key=lambda other: (-self._used_trials(operator, other), other.key))[:_RELATIVES]
-
-    def _used_trials(self, operator: OperatorState, relative: OperatorState) -> int:
-        """Number of trials of a relative's history that the belief uses; later ones do not change the forecast."""
-        return min(len(relative.history), len(operator.history) + 2 * self.belief.slot_trials)
+    def _reduction(self, operator: OperatorState) -> float:
+        return self.forecast(operator).latency_reduction if operator.trials else 1.0
 
 
 def slot_seconds(candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
@@ -127,7 +94,7 @@ def slot_seconds(candidates: Sequence[OperatorState], operators: Sequence[Operat
     return [(candidate.seconds / mean + 1.0) / (candidate.slots + 1) for candidate in candidates]
 
 
-def _same(cached: _CachedForecast, operator: OperatorState, relatives: tuple[tuple[str, int], ...]) -> bool:
-    if (cached.length, cached.flops, cached.relatives) != (len(operator.history), operator.flops, relatives):
+def _same(cached: _CachedForecast, operator: OperatorState) -> bool:
+    if (cached.length, cached.flops) != (len(operator.history), operator.flops):
         return False
     return cached.history is operator.history or list(cached.history) == list(operator.history)

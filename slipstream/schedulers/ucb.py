@@ -48,7 +48,7 @@ class UCB(ByGain):
     ) -> dict[str, float]:
         """The upper confidence bound of each candidate's gain in the time of a mean slot, as a share of the latency."""
         latency = sum(operator.latency for operator in operators if math.isfinite(operator.latency)) or 1.0
-        gains = self.gains.gains(candidates, operators)
+        gains = self.gains.gains(candidates)
         factors = self.gains.factors(candidates, operators)
         return {
             operator.key: factor * (gain + operator.latency * self._doubt(operator, slot)) / latency

@@ -16,10 +16,9 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.diffusion.distilled import Neighbour
-from slipstream.diffusion.guess import ENOUGH_EXAMPLES, Guess, Rows
+from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Observation, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
@@ -29,7 +28,6 @@ from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
 _DRAWN_FOR_EACH, _MOST_DRAWN = 128, 1024  # program of a slot: those of short slots are found sooner
-_DRAWN_ANYWHERE = 256  # more, of an operator of which nothing is known
 _EXPLORING = 0.25  # of the proposals, drawn from the posterior without ranking
 _PROGRAMS_OF_A_RELATIVE = 2
 _MOST_RELATIVES = 6
@@ -110,24 +108,18 @@ class _Candidates:
         transferred = self._transferred()
         posterior = self._posterior(transferred)
         count = min(_MOST_DRAWN, _DRAWN_FOR_EACH * self._question.count)
-        drawn = posterior.sample(count, self._rng)
-        if not transferred and not self._own and self._knows_usage:
-            anywhere = (self._space.draw_decisions(self._example, self._rng) for _ in range(_DRAWN_ANYWHERE))
-            drawn += [(decisions, "random") for decisions in anywhere]
-        drawn = self._legal(drawn)
+        drawn = self._legal(posterior.sample(count, self._rng))
         if not drawn:
             return [self._program(decisions, origin) for decisions, origin in transferred]
         guess = self._guess()
         if guess is None:
             order = list(range(len(drawn)))
         else:
-            decisions = [decisions for decisions, _ in drawn]
-            scores = guess.score(self._points, decisions, self._usage(decisions))
+            scores = guess.score(self._points, [decisions for decisions, _ in drawn])
             order = _with_random(np.argsort(-scores, kind="stable"), self._rng)
             if transferred:
                 # Similarity alone orders them badly.
-                values = [decisions for decisions, _ in transferred]
-                carried = guess.score(self._points, values, self._usage(values))
+                carried = guess.score(self._points, [decisions for decisions, _ in transferred])
                 transferred = [transferred[i] for i in np.argsort(-carried, kind="stable")]
         programs = [self._program(*drawn[i]) for i in order]
         good = [(self._example.decisions, "default")] if self._is_ours else []
@@ -173,47 +165,12 @@ class _Candidates:
         seed = self._question.seed % 2**31
         # One program alone says nothing about which are faster.
         enough = len(self._own) > (self._question.priors is not None)
-        rows = [self._rows(self._own, self._space, own=True)] if enough else []
+        rows = [_rows(self._own, own=True)] if enough else []
         if self._parts.pretraining:
             near = [relative for relative in self._kin if not relative.distilled]
             # Of these also the distant ones: the more there are, the better the trees rank an operator not seen before.
-            rows += [self._rows(relative.measured, relative.space) for relative in (*near, *self._distilled)]
-            if sum(len(row.seconds) for row in rows) < ENOUGH_EXAMPLES:
-                return self._guess_by_usage(seed) or Guess.fit(rows, seed)
+            rows += [_rows(relative.measured) for relative in (*near, *self._distilled)]
         return Guess.fit(rows, seed)
-
-    def _guess_by_usage(self, seed: int) -> Guess | None:
-        """From all operators, what tiles take up of the machine: for an operator of which little is known."""
-        if not self._knows_usage:
-            return None
-        own = Relative("", 1.0, self._question.measured, self._space)
-        operators = []
-        for one in (own, *self._question.relatives, *self._question.others):
-            by_sketch: dict[str, list[Measured]] = {}
-            for measured in one.measured if one.space is not None else ():
-                by_sketch.setdefault(measured.program.sketch.digest, []).append(measured)
-            operators.append([self._rows(measured, one.space) for measured in by_sketch.values()])
-        return Guess.fit_to_usage(operators, seed)
-
-    @property
-    def _knows_usage(self) -> bool:
-        """Whether it is known what tiles of this sketch take up of the machine."""
-        return self._parts.usage and self._space.usage(self._example.sketch) is not None
-
-    def _usage(self, decisions: Sequence[Decisions]) -> NDArray[np.float64] | None:
-        return self._described(self._space, self._example, decisions)
-
-    def _rows(self, measured: Sequence[Measured], space: Space | None, *, own: bool = False) -> Rows:
-        first = measured[0].program
-        decisions = [m.program.decisions for m in measured]
-        usage = self._described(space, first, decisions)
-        return Rows(first.sketch.points(first.decisions), decisions, [m.seconds for m in measured], own, usage)
-
-    def _described(
-        self, space: Space | None, example: Program, decisions: Sequence[Decisions]
-    ) -> NDArray[np.float64] | None:
-        usage = space.usage(example.sketch) if space is not None and self._parts.usage else None
-        return None if usage is None else usage.describe(decisions)
 
     def _relatives(self) -> list[Relative]:
         """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
@@ -269,6 +226,12 @@ class _Candidates:
 
     def _program(self, decisions: Decisions, origin: str) -> Program:
         return replace(self._example, decisions=decisions, origin=f"diffusion:{origin}")
+
+
+def _rows(measured: Sequence[Measured], *, own: bool = False) -> Rows:
+    first = measured[0].program
+    decisions = [m.program.decisions for m in measured]
+    return Rows(first.sketch.points(first.decisions), decisions, [m.seconds for m in measured], own)
 
 
 def _realize(

@@ -31,14 +31,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Relative:
-    """Another operator and its measurements; `similarity` is 1 for equal shapes. Those of a session have a `space`; a
-    `distilled` one was tuned on another machine and comes from a file of priors.
+    """Another operator and its measurements; `similarity` is 1 for equal shapes. A `distilled` one was tuned on another
+    machine and comes from a file of priors.
     """
 
     operator: str
     similarity: float
     measured: Sequence[Measured]
-    space: Space | None = None
     distilled: bool = False
 
 
@@ -46,8 +45,7 @@ class Relative:
 class Question:
     """Asks for `count` programs of `space` that are not among `measured`. A higher `score` predicts a faster one.
 
-    `relatives` are of the operator's family, `others` of the session's other families; `priors` are distilled ones,
-    where no earlier session has tuned relatives.
+    `relatives` are of the operator's family; `priors` are distilled ones, where no earlier session has tuned relatives.
     """
 
     space: Space
@@ -56,7 +54,6 @@ class Question:
     measured: Sequence[Measured]
     score: Score
     relatives: Sequence[Relative] = ()
-    others: Sequence[Relative] = ()
     priors: Priors | None = None
 
 

@@ -22,7 +22,6 @@ _MOST_PROGRAMS = 48  # of an operator of another session
 _FASTEST = 24  # of these the fastest that fits tells how similar the operator is
 _MOST_STORED = 4
 _MOST_SIMILAR = 24
-_MOST_OTHERS = 12
 
 Operators = Mapping[str, OperatorTrials]
 
@@ -81,15 +80,9 @@ class Families:
         alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
         self.nothing_fits = alike and not self._priors
 
-    def others(self, key: str) -> list[Relative]:
-        """The operators of other families that have been measured most."""
-        family = {key, *self.similar(key)}
-        measured = sorted((-len(one.measured), other) for other, one in self._operators.items() if other not in family)
-        return [self._as_relative(other, 0.0) for count, other in measured[:_MOST_OTHERS] if count]
-
     def _as_relative(self, key: str, likeness: float) -> Relative:
         one = self._operators[key]
-        return Relative(key, likeness, one.known(), one.space)
+        return Relative(key, likeness, one.known())
 
     def followers(self, key: str, history: History) -> dict[str, float]:
         """If the operator is a prior: its followers that had no slot yet, with how much of each improves with it."""

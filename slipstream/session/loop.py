@@ -277,7 +277,6 @@ class Session:
             trials.known(),
             self.cost.score,
             self.families.relatives(key),
-            self.families.others(key),
             self.families.priors(key),
         )
         self._proposals.append(Proposal(slot, key, self.search, question, self._clock))

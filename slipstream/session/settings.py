@@ -12,7 +12,7 @@ from slipstream.diffusion.parts import Parts, PartsError, describe_parts
 from slipstream.errors import SlipstreamError
 
 PARTS: Mapping[str, str] = MappingProxyType(describe_parts())  # what can be left out of a session, and what it does
-_SCHEDULER_OPTIONS = {"shared_curves": "share_curves", "potential": "heed_potential"}
+_SCHEDULER_OPTIONS = {"potential": "heed_potential"}
 
 
 class SettingsError(SlipstreamError):

@@ -131,17 +131,6 @@ def test_equal_questions_have_equal_answers_and_the_seed_matters():
     assert _belief(seed=2).forecast("op", history, FLOPS).mean != first.mean
 
 
-def test_a_short_history_learns_from_similar_operators():
-    own = [1e-3] * 9
-    rising = [1e-3 * 0.97**i for i in range(60)]
-    flat = [2e-3] * 60
-    cuts = [
-        _belief().forecast("op", own, FLOPS, relatives).latency_reduction
-        for relatives in ([(rising, FLOPS)], [(flat, 9e7)])
-    ]
-    assert cuts[0] > 2 * cuts[1]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

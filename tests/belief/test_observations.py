@@ -46,14 +46,3 @@ def test_only_the_last_segment_counts():
 def test_the_ceiling_is_the_peak():
     assert observe(np.array([0.25]), 16).ceiling == pytest.approx(4)
     assert observe(np.array([1.5]), 16).ceiling == LEAST_GROWTH
-
-
-def test_relatives_count_only_beyond_the_operators_own_trials():
-    own = np.full(9, 0.1)
-    alone = observe(own, 8)
-    no_further = observe(own, 8, [np.full(9, 0.3)])
-    assert (no_further.count, len(no_further.y)) == (alone.count, len(alone.y))
-    shared = observe(own, 8, [np.linspace(0.3, 0.6, 40)])
-    assert shared.count > alone.count
-    assert max(shared.y) > 1
-    assert np.exp(shared.log_x[len(alone.y)]) > 9

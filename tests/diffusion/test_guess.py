@@ -54,23 +54,3 @@ def test_too_little_or_nothing_but_failures_is_no_guess():
     assert Guess.fit([], seed=0) is None
     decisions = [draw(points, np.random.default_rng(0)) for _ in range(20)]
     assert Guess.fit([Rows(points, decisions, [math.inf] * 20, own=True)], seed=0) is None
-
-
-def test_what_tiles_take_up_teaches_across_kinds_of_operators():
-    """Made-up times that depend on usage alone; the operator judged has other decisions than those learned from."""
-
-    def made(seed: int, parts: int) -> Rows:
-        points = (Tile(256, parts, 16), Tile(64, 2, 16))
-        decisions = [draw(points, np.random.default_rng(seed + n)) for n in range(60)]
-        usage = np.random.default_rng(seed).uniform(0, 8, (60, 3))
-        return Rows(points, decisions, list(np.exp(np.abs(usage[:, 0] - 5))), own=False, usage=usage)
-
-    guess = Guess.fit_to_usage([[made(1, 4)], [made(2, 4)]], seed=0)
-    assert guess is not None
-    judged = made(3, 2)
-    scores = guess.score(judged.points, judged.decisions, judged.usage)
-    assert pair_accuracy(scores, np.array(judged.seconds)) > 0.85
-
-
-def test_without_usage_there_is_no_guess_across_operators():
-    assert Guess.fit_to_usage([[_rows(_operator(64, 64), 60, 1, own=False)]], seed=0) is None

@@ -83,7 +83,7 @@ def test_the_bound_is_gain_plus_doubt_in_shares_of_the_latency():
     flat = _operator("flat", [1e-3] * 41, weight=2)
     other = _operator("other", [1e-3] * 9, weight=6)
     ucb = UCB(**SETTING, c=0.5)
-    gains = dict(zip(("flat", "other"), ucb.gains.gains([flat, other], [flat, other]), strict=True))
+    gains = dict(zip(("flat", "other"), ucb.gains.gains([flat, other]), strict=True))
     bounds = ucb.bounds([flat, other], [flat, other], slot=11)
     assert bounds["flat"] == pytest.approx(gains["flat"] / 8e-3 + 0.25 * math.sqrt(0.5 * math.log(12)) / 11)
     assert bounds["other"] == pytest.approx(gains["other"] / 8e-3 + 0.75 * math.sqrt(0.5 * math.log(12)) / 3)
@@ -92,13 +92,13 @@ def test_the_bound_is_gain_plus_doubt_in_shares_of_the_latency():
 def test_an_operator_nobody_tried_could_gain_all_it_has():
     new, tried = _operator("new", [1e-3]), _operator("tried", [5e-4] * 9)
     ucb = UCB(**SETTING)
-    assert ucb.gains.gains([new], [new, tried]) == [1e-3]
+    assert ucb.gains.gains([new]) == [1e-3]
     assert ucb.pick([new, tried], 0) == "new"
 
 
 def test_a_prior_counts_what_its_followers_would_gain():
     prior = _operator("prior", [2e-3] * 3 + [1e-3] * 2, followers={"x": 3e-3, "y": 6e-3})
-    alone, joint = (UCB(**SETTING, count_followers=count).gains.gains([prior], [prior])[0] for count in (False, True))
+    alone, joint = (UCB(**SETTING, count_followers=count).gains.gains([prior])[0] for count in (False, True))
     assert joint == pytest.approx(10 * alone)
 
 
@@ -108,7 +108,7 @@ def test_an_operator_that_is_slow_for_its_family_promises_more():
     alone = _operator("alone", [1e-3] * 9)
     operators = [fast, slow, alone]
     assert [potential(operator, speeds_of(operators)) for operator in operators] == [1.0, 3.0, 1.0]
-    heeding, blind = (UCB(**SETTING, share_curves=False, heed_potential=heed) for heed in (True, False))
+    heeding, blind = (UCB(**SETTING, heed_potential=heed) for heed in (True, False))
     for scheduler, factors in ((heeding, [1.0, 3.0, 1.0]), (blind, [1.0, 1.0, 1.0])):
         bounds = scheduler.bounds(operators, operators, slot=6)
         plain = blind.bounds(operators, operators, slot=6)
@@ -159,20 +159,6 @@ def test_potential_needs_something_to_compare_with():
     works = _operator("works", [1e-3] * 9, similar=("broken", "works", "gone"))
     broken = _operator("broken", [math.inf] * 9, similar=("works",))
     assert [potential(operator, speeds_of([works, broken])) for operator in (works, broken)] == [1.0, 1.0]
-
-
-def test_curves_are_shared_with_similar_operators():
-    young = _operator("young", [1e-3] * 5, similar=("old",))
-    cuts = []
-    for factor in (0.95, 1.0):
-        old = _operator("old", [1e-3 * factor**i for i in range(41)])
-        own, shared = (
-            UCB(**SETTING, share_curves=share, heed_potential=False).gains.gains([young], [young, old])
-            for share in (False, True)
-        )
-        cuts.append(shared[0] / own[0])
-    assert cuts[0] > 1.2
-    assert cuts[1] < 1
 
 
 def test_epsilon_one_is_uniform_and_zero_is_greedy():
