@@ -185,8 +185,8 @@ def group(model: onnx.ModelProto) -> str:
 
 def _compile_and_compare(case: Any) -> str:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    from slipstream.artifact.compile import tvm_errors
     from slipstream.artifact.runtime import TvmExecutor
+    from slipstream.artifact.write import tvm_errors
     from slipstream.frontends import load_model, sandbox
     from slipstream.graph.build import apply_programs, build
     from slipstream.graph.prepare import prepare

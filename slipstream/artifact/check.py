@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.artifact.compile import compile, verification_feeds, versions
+from slipstream.artifact.compile import compile
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.loaded import check_artifact, open_parts
 from slipstream.artifact.lock import Lock, LockedLatency, machine_name, programs_digest
 from slipstream.artifact.manifest import FILE_NAME, Manifest, Verification
 from slipstream.artifact.side_by_side import time_side_by_side
 from slipstream.artifact.verify import merged, verify
+from slipstream.artifact.write import verification_feeds, versions
 from slipstream.errors import ArtifactError, InputError, VerificationError
 from slipstream.frontends import load_model
 from slipstream.frontends.inputs import Array

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.artifact.compile import check_partition, tvm_errors, verification_feeds
 from slipstream.artifact.padding_check import check_padding
+from slipstream.artifact.write import check_partition, tvm_errors, verification_feeds
 from slipstream.errors import SlipstreamError
 from slipstream.frontends import Model, load_model
 from slipstream.frontends.inputs import Array

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from slipstream.artifact.compile import tvm_errors
+from slipstream.artifact.write import tvm_errors
 from slipstream.errors import BuildError, ModelError
 from slipstream.graph.prepare import prepare
 from slipstream.machine.target import resolve_target

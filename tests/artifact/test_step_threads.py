@@ -22,22 +22,22 @@ from slipstream.tvm_bridge.imports import import_tvm_without_torch
 import_tvm_without_torch()
 import numpy as np
 import slipstream
-from slipstream.artifact import compile as compiling
+from slipstream.artifact import write as writing
 from slipstream.frontends import load_model
 from slipstream.frontends.inputs import random_inputs
 from slipstream.graph.prepare import prepare_parts
 from slipstream.machine.target import resolve_target
 
 out = pathlib.Path(sys.argv[1])
-choose = compiling.choose_step_threads
+choose = writing.choose_step_threads
 def chosen(library, inputs, threads):
     choose(library, inputs, threads)
     return [count] * len(library.steps)
-compiling.choose_step_threads = chosen
+writing.choose_step_threads = chosen
 loaded, target = load_model("zoo:tiny_cnn"), resolve_target("cpu", 2)
 pool = None
 for count in 1, 2:
-    manifest = compiling.write_artifact(
+    manifest = writing.write_artifact(
         loaded, lambda *_: prepare_parts(loaded, target)[0], target, out, choose_threads=True
     )
     assert [path.name for path in out.glob("model-*")] == [manifest.library]
