@@ -14,17 +14,17 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import TupleGetItemPattern, is_const, is_op, rewrite_call, wildcard
 
+from slipstream.graph.relax_walk import with_main
+
 Array = np.ndarray[Any, Any]
 
 
 def fold_batch_norm(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite every batch norm with constant statistics in `main`."""
-    mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
     main = mod["main"]
     for with_conv, with_bias in ((True, True), (True, False), (False, False)):
         main = _rewrite(main, with_conv, with_bias)
-    mod["main"] = main
-    return relax.transform.DeadCodeElimination()(mod)
+    return relax.transform.DeadCodeElimination()(with_main(mod, main))
 
 
 def _rewrite(main: relax.Function, with_conv: bool, with_bias: bool) -> relax.Function:

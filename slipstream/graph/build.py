@@ -29,6 +29,7 @@ from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.machine.target import Target, available_cores
 from slipstream.processes.forked import ForkedCrashError, side_by_side
 from slipstream.runtime.plan import Plan
+from slipstream.tvm_bridge.nodes import nodes
 from slipstream.tvm_bridge.nvrtc import compile_kernels_separately, use_nvrtc
 
 logger = logging.getLogger(__name__)
@@ -147,9 +148,7 @@ def build_objects(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Col
 
 
 def _stores(func: tirx.PrimFunc) -> int:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, ((tirx.BufferStore, found.append),))
-    return len(found)
+    return len(nodes(func.body, tirx.BufferStore))
 
 
 def _object_of(named: tuple[Any, tirx.PrimFunc], target: Target, unaligned: Collection[int]) -> bytes:

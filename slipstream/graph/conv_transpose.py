@@ -19,6 +19,8 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
 
+from slipstream.graph.relax_walk import with_main
+
 Array = np.ndarray[Any, Any]
 
 
@@ -34,9 +36,7 @@ def rewrite_conv_transpose(mod: tvm.IRModule) -> tvm.IRModule:
             return original
         return _as_convolution(call, matched[data], matched[weight].value.numpy())
 
-    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    changed["main"] = rewrite_call(pattern, rewrite, mod["main"])
-    return relax.transform.Normalize()(changed)
+    return relax.transform.Normalize()(with_main(mod, rewrite_call(pattern, rewrite, mod["main"])))
 
 
 def _as_convolution(call: Any, x: Any, weight: Array) -> Any:

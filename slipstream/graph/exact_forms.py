@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.default_schedule import schedule_default
@@ -14,6 +12,7 @@ from slipstream.graph.describe.names import describe
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.winograd.form import PRODUCT, find_convolution
 from slipstream.machine.target import Target
+from slipstream.tvm_bridge.nodes import nodes
 
 Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -72,11 +71,5 @@ class ExactForms:
 
 
 def _is_winograd(func: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
-
-    def note(block: Any) -> None:
-        if block.name_hint.startswith(PRODUCT):  # a schedule may have split it
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
-    return bool(found)
+    # A schedule may have split it.
+    return any(block.name_hint.startswith(PRODUCT) for block in nodes(func.body, s_tir.SBlock))

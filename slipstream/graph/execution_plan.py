@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import transform
 
+from slipstream.graph.extents import are_known
 from slipstream.graph.operators import count_flops
 from slipstream.graph.parallelism import threads_worth
 from slipstream.graph.relax_walk import bindings_of_main, prim_funcs
 from slipstream.runtime.plan import Place, Plan, PlannedTensor, Step, aligned, type_code
+from slipstream.tvm_bridge.nodes import nodes
 
 _ALLOC_STORAGE = tvm.ir.Op.get("relax.memory.alloc_storage")
 _ALLOC_TENSOR = tvm.ir.Op.get("relax.memory.alloc_tensor")
@@ -72,14 +73,8 @@ def operators_of(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
 
 
 def _calls_runtime(func: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
-
-    def note(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op) and call.op.name in _PACKED_CALLS:
-            found.append(call)
-
-    tvm_ffi.structural_walk(func.body, ((tvm.ir.Call, note),))
-    return bool(found)
+    called = [call.op for call in nodes(func.body, tvm.ir.Call)]
+    return any(isinstance(op, tvm.ir.Op) and op.name in _PACKED_CALLS for op in called)
 
 
 # A tensor of the plan by its number, or several.
@@ -177,7 +172,7 @@ class _Planner:
         if not isinstance(kind, relax.TensorType) or kind.shape is None:
             raise UnplannableError(f"{kind} is no tensor of known shape")
         extents: list[Any] = list(kind.shape.values) if isinstance(kind.shape, relax.ShapeExpr) else [None]
-        if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        if not are_known(extents):
             raise UnplannableError(f"{kind} has a dimension that is not known before the run")
         dtype = str(kind.dtype)
         type_code(dtype)

@@ -13,6 +13,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from slipstream.graph.relax_walk import calls_in
+
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
@@ -104,11 +106,4 @@ LEGALIZERS: dict[str, Legalizer] = {
 
 def has_polynomials(mod: Any) -> bool:
     """Whether preparation turns a function of an imported module into a polynomial."""
-    found: list[Any] = []
-
-    def look(value: Any) -> None:
-        if isinstance(value, relax.Call) and getattr(value.op, "name", "") in LEGALIZERS and _is_float32(value):
-            found.append(value)
-
-    relax.analysis.post_order_visit(mod["main"], look)
-    return bool(found)
+    return any(getattr(call.op, "name", "") in LEGALIZERS and _is_float32(call) for call in calls_in(mod["main"]))

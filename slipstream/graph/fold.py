@@ -13,12 +13,13 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu.default_schedule import schedule_default
+from slipstream.graph.extents import are_known
 from slipstream.graph.moves import apply_moves, moves_of
-from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
+from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant, with_main
 from slipstream.machine.target import Target
 from slipstream.machine.threads import use_threads
 
@@ -37,9 +38,7 @@ def fold_constants(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     tensors = {var: relax.const(value) for var, value in values.items() if not isinstance(value, list)}
     values.clear()
     main = _Substitute(tensors).visit_expr(mod["main"])
-    folded = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    folded[mod.get_global_var("main")] = main
-    return relax.transform.DeadCodeElimination()(folded)
+    return relax.transform.DeadCodeElimination()(with_main(mod, main))
 
 
 def _foldable_bindings(mod: tvm.IRModule) -> list[Any]:
@@ -117,11 +116,7 @@ def _fields(type_: Any) -> list[Any]:
 
 
 def _is_static(type_: Any) -> bool:
-    return (
-        isinstance(type_, relax.TensorType)
-        and type_.shape is not None
-        and all(isinstance(extent, tirx.IntImm) for extent in type_.shape)
-    )
+    return isinstance(type_, relax.TensorType) and type_.shape is not None and are_known(type_.shape)
 
 
 @mutator

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.relax import op, transform
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
-from slipstream.graph.relax_walk import is_constant
+from slipstream.graph.relax_walk import calls_in, is_constant, with_main
 
 _RANK = 4
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
@@ -40,9 +40,7 @@ def respell(mod: tvm.IRModule) -> tvm.IRModule:
         # Looking for a pattern takes seconds in a large model.
         if any(change(call, dict(zip((_x, _y), call.args, strict=False))) is not call for call in _calls(mod, name)):
             main = rewrite_call(pattern, change, main)
-    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    changed["main"] = main
-    return changed
+    return with_main(mod, main)
 
 
 def _respellings() -> list[tuple[str, Any, Respelling]]:
@@ -107,12 +105,5 @@ def _is_float_image(call: Any) -> bool:
 
 def _calls(mod: tvm.IRModule, name: str) -> list[Any]:
     """The calls of the operator `name` in `main`."""
-    found: list[Any] = []
     operator = tvm.ir.Op.get(name)
-
-    def visit(value: Any) -> None:
-        if isinstance(value, relax.Call) and value.op == operator:
-            found.append(value)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return found
+    return [call for call in calls_in(mod["main"]) if call.op == operator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -9,12 +10,12 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import s_tir, tirx
 
 from slipstream.graph.describe.blocks import extent
 from slipstream.graph.describe.key import fields_of, operator_key
 from slipstream.graph.describe.names import describe
-from slipstream.graph.relax_walk import is_call_tir
+from slipstream.graph.relax_walk import calls_in, is_call_tir
 
 _ARITHMETIC = (
     tirx.Add,
@@ -98,14 +99,7 @@ def make_operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: i
 
 def _count_calls(mod: tvm.IRModule) -> dict[Any, int]:
     """How often `main` calls each TIR function, in the order of the first calls; a branch counts as taken."""
-    calls: dict[Any, int] = {}
-
-    def count(value: Any) -> None:
-        if is_call_tir(value):
-            calls[value.args[0]] = calls.get(value.args[0], 0) + 1
-
-    relax.analysis.post_order_visit(mod["main"], count)
-    return calls
+    return Counter(call.args[0] for call in calls_in(mod["main"]) if is_call_tir(call))
 
 
 # TVM's estimate_tir_flops counts a repeated expression each time and the integers in an average's divisor, but

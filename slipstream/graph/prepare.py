@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.relax import transform
 
@@ -27,8 +26,9 @@ from slipstream.graph.cpu.pair_products import use_pairs
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
 from slipstream.graph.cpu.whole_vectors import fill_vectors
 from slipstream.graph.fold import fold_constants
+from slipstream.graph.fuse import fuse_as_tvm
 from slipstream.graph.gpu.exported_products import restore_products
-from slipstream.graph.gpu.fuse import fuse_as_tvm, fuse_kernels
+from slipstream.graph.gpu.fuse import fuse_kernels
 from slipstream.graph.gpu.parallel_matmuls import join_matmuls
 from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
@@ -36,6 +36,7 @@ from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
 from slipstream.graph.storage_type import store_in
 from slipstream.machine.target import Target
+from slipstream.tvm_bridge.nodes import nodes
 
 Change = Callable[[tvm.IRModule, Target], tvm.IRModule]
 
@@ -89,21 +90,16 @@ def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the mark from weights that a function reads in more than one place, or where data say (a table), which TVM
     would store wrongly."""
     reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
-
-    def count(load: Any) -> None:
+    for load in _loads(func.body):
         for index in reads:
             if load.source.same_as(func.params[index]):
-                reads[index] += 1 + sum(map(_loads, load.indices))
-
-    tvm_ffi.structural_walk(func.body, ((tvm.ir.expr.TensorLoad, count),))
+                reads[index] += 1 + sum(len(_loads(position)) for position in load.indices)
     once = [index for index, times in reads.items() if times == 1]
     return with_root_block(func.with_attr("layout_free_buffers", once))
 
 
-def _loads(expression: Any) -> int:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expression, ((tvm.ir.expr.TensorLoad, found.append),))
-    return len(found)
+def _loads(code: Any) -> list[Any]:
+    return nodes(code, tvm.ir.expr.TensorLoad)
 
 
 def with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:

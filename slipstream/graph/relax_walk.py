@@ -1,4 +1,4 @@
-"""Reading a legalised Relax module: the bindings of `main` and the TIR calls in them."""
+"""Reading the functions of a Relax module, and replacing its `main`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def bindings_of_main(mod: tvm.IRModule) -> Iterator[Any]:
             yield from block.bindings
 
 
+def calls_in(func: relax.Function) -> list[Any]:
+    """Every call in a function of Relax, those of arguments before those that they are arguments of."""
+    found: list[Any] = []
+    relax.analysis.post_order_visit(func, lambda value: found.append(value) if isinstance(value, relax.Call) else None)
+    return found
+
+
 def is_call_tir(value: Any) -> bool:
     """Whether `value` calls a TIR function that writes its results into fresh tensors."""
     return isinstance(value, relax.Call) and value.op == _CALL_TIR
@@ -32,6 +39,26 @@ def is_constant(value: Any) -> bool:
 def prim_funcs(mod: tvm.IRModule) -> dict[Any, tirx.PrimFunc]:
     """The module's TIR functions by global variable."""
     return {gv: func for gv, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
+
+
+def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
+    """A copy of `mod` with another `main`."""
+    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    changed["main"] = main
+    return changed
+
+
+def rewritten(mod: tvm.IRModule, change: Any) -> tvm.IRModule:
+    """`mod` with `main` changed by a mutator that was made of it, and functions that this added."""
+    main = mod.get_global_var("main")
+    change.builder_.update_func(main, change.visit_expr(mod[main]))
+    return change.builder_.get()
+
+
+def cleaned(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` without bindings that name another one, and without what nothing uses."""
+    passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(passes)(mod)
 
 
 def map_prim_funcs(mod: tvm.IRModule, change: Any) -> tvm.IRModule:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.analysis import undefined_vars
 
 from slipstream.machine.target import Target
+from slipstream.tvm_bridge.nodes import nodes
 
 DATA_PARALLEL, REDUCTION = 0, 2
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
@@ -111,14 +111,8 @@ def _is_one_element(value: Any) -> bool:
 
 def count_loads(sch: s_tir.Schedule, block: Any, of: Any = None) -> int:
     """How often the block's body reads tensors (or just the tensor `of`)."""
-    loads = 0
-
-    def count(load: Any) -> None:
-        nonlocal loads
-        loads += of is None or load.source.same_as(of)
-
-    tvm_ffi.structural_walk(sch.get(block).body, ((tvm.ir.expr.TensorLoad, count),))
-    return loads
+    loads = nodes(sch.get(block).body, tvm.ir.expr.TensorLoad)
+    return sum(of is None or load.source.same_as(of) for load in loads)
 
 
 def divisors(number: int, limit: int) -> list[int]:

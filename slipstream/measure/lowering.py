@@ -19,9 +19,11 @@ from tvm import s_tir, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from slipstream.graph.cpu import pipeline as tir_pipeline
+from slipstream.graph.extents import are_known
 from slipstream.graph.gpu.triton.kernel import Kernel, compile_kernel, kernel_of
 from slipstream.machine.target import Target
 from slipstream.measure.arena import Array, aligned
+from slipstream.tvm_bridge.nodes import nodes
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Slow on large programs, and without a trace in the machine code: LLVM drops empty loops anyway (docs/measuring.md).
@@ -158,17 +160,12 @@ def generate(lowered: Lowered, target: Target, optimisation: int | None = None) 
 
 def arguments_of(func: tirx.PrimFunc) -> list[Argument]:
     """Shape, type and direction of every argument. Every dimension must be known."""
-    written: set[Any] = set()
-
-    def note(store: Any) -> None:
-        written.add(store.buffer)
-
-    tvm_ffi.structural_walk(func.body, ((tirx.BufferStore, note),))
+    written = {store.buffer for store in nodes(func.body, tirx.BufferStore)}
     arguments = []
     for index, parameter in enumerate(func.params):
         if not isinstance(parameter.ty, tirx.buffer.BufferType):
             raise ValueError(f"argument {index} is not a tensor: only operators on tensors can be measured")
-        if not all(isinstance(extent, tirx.IntImm) for extent in parameter.ty.shape):
+        if not are_known(parameter.ty.shape):
             raise ValueError(f"argument {index} has a dimension that is not known before the run")
         shape = tuple(int(extent) for extent in parameter.ty.shape)
         is_written = any(buffer.same_as(parameter) for buffer in written)
@@ -180,9 +177,7 @@ def arguments_of(func: tirx.PrimFunc) -> list[Argument]:
 
 
 def _asserts_something(func: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, ((tirx.AssertStmt, found.append),))
-    return bool(found)
+    return bool(nodes(func.body, tirx.AssertStmt))
 
 
 def packings_of(func: tirx.PrimFunc) -> list[Packing]:
@@ -192,14 +187,7 @@ def packings_of(func: tirx.PrimFunc) -> list[Packing]:
 
 
 def _packing_blocks(body: Any) -> list[Any]:
-    blocks: list[Any] = []
-
-    def note(block: Any) -> None:
-        if _PREPROC in block.annotations:
-            blocks.append(block)
-
-    tvm_ffi.structural_walk(body, ((s_tir.SBlock, note),))
-    return blocks
+    return [block for block in nodes(body, s_tir.SBlock) if _PREPROC in block.annotations]
 
 
 def _packing(block: Any, func: tirx.PrimFunc) -> Packing:

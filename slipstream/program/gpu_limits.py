@@ -42,7 +42,6 @@ class Usage:
     `steps` is how often it goes to memory for the next tiles.
     """
 
-    blocks: Any
     threads: Any
     virtual_threads: Any
     sums: Any
@@ -90,7 +89,6 @@ class GpuLimits:
         extents = {loop: product(factors) for loop, factors in self.tiles.items()}
         shared = sum(operand.bytes(extents) for operand in self.operands)
         return Usage(
-            blocks=product(self.blocks),
             threads=self.lanes * product(self.threads),
             virtual_threads=product(self.virtual),
             sums=self.sum_registers * product(self.sums),

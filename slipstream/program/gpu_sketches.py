@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.tvm_bridge.intrinsics import (
@@ -20,6 +19,7 @@ from slipstream.tvm_bridge.intrinsics import (
     import_intrinsics,
     import_tensor_core_intrinsics,
 )
+from slipstream.tvm_bridge.nodes import nodes
 
 # What tensor cores' programs ask for at launch; others declare theirs, of which a program may have 48 KiB.
 _SHARED = "shared.dyn"
@@ -40,16 +40,12 @@ def generators(func: tirx.PrimFunc) -> list[Callable[[], Any]]:
 
 def multiplies_halves(func: tirx.PrimFunc) -> bool:
     """Whether a function multiplies float16 and adds up in float32, as tensor cores do."""
-    found: list[Any] = []
-
-    def note(block: Any) -> None:
+    for block in nodes(func.body, s_tir.SBlock):
         reads = [str(region.source.dtype) for region in block.reads]
         writes = [str(region.source.dtype) for region in block.writes]
         if block.init is not None and reads.count("float16") >= 2 and writes == ["float32"]:
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
-    return bool(found)
+            return True
+    return False
 
 
 def _ordinary() -> Any:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
+
+from slipstream.tvm_bridge.nodes import nodes
 
 Strides = tuple[tuple[int, int], ...]
 
@@ -20,15 +21,12 @@ class Operand:
     element_bytes: int
     dimensions: tuple[Strides, ...]
 
-    def elements(self, extents: Any) -> Any:
+    def bytes(self, extents: Any) -> Any:
         """How many a tile touches; `extents` has the tile's extent of each loop: a number, or an array of them."""
-        count: Any = 1
+        count: Any = self.element_bytes
         for walked in self.dimensions:
             count = count * (1 + sum(stride * (extents[loop] - 1) for loop, stride in walked))
         return count
-
-    def bytes(self, extents: Any) -> Any:
-        return self.element_bytes * self.elements(extents)
 
 
 def operand(region: Any, dimensions: Sequence[Strides]) -> Operand:
@@ -38,9 +36,7 @@ def operand(region: Any, dimensions: Sequence[Strides]) -> Operand:
 
 def blocks_of(func: tirx.PrimFunc) -> list[Any]:
     """The function's blocks in program order, without the root."""
-    blocks: list[Any] = []
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda b: blocks.append(b) if b.name_hint != "root" else None),))
-    return blocks
+    return [block for block in nodes(func.body, s_tir.SBlock) if block.name_hint != "root"]
 
 
 def strides(index: Any, variables: Sequence[Any]) -> Strides:

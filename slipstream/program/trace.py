@@ -11,19 +11,13 @@ from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.tile_intrinsics import register_named
 from slipstream.program.decisions import Decisions
+from slipstream.program.operands import blocks_of
 from slipstream.program.sketch import Sketch, read_instructions, write_instructions
 
 
 def block_names(func: tirx.PrimFunc) -> tuple[str, ...]:
     """The names of the function's blocks in program order, without the root."""
-    names: list[str] = []
-
-    def note(block: Any) -> None:
-        if block.name_hint != "root":
-            names.append(str(block.name_hint))
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
-    return tuple(names)
+    return tuple(str(block.name_hint) for block in blocks_of(func))
 
 
 def read_trace(trace: Any, names: Sequence[str], form: str = "") -> tuple[Sketch, Decisions]:

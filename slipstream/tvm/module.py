@@ -9,11 +9,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import pipeline, transform
 
-from slipstream.artifact.compile import tvm_errors
+from slipstream.artifact.write import tvm_errors
 from slipstream.errors import InputError, ModelError, ShapeError
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.graph.describe.key import operator_key
-from slipstream.graph.relax_walk import is_call_tir
+from slipstream.graph.extents import takes_known_shapes
+from slipstream.graph.relax_walk import calls_in, is_call_tir
 from slipstream.machine.target import Target
 
 _REMEDY = "give the module as a frontend makes it, or after relax.get_pipeline('zero')"
@@ -97,25 +98,14 @@ def operators_of(mod: tvm.IRModule, op_names: Sequence[str] | None = None) -> tu
 
 def tir_calls(mod: tvm.IRModule) -> Iterator[Any]:
     """Every call of a TIR function in a function of Relax."""
-    found: list[Any] = []
-
-    def visit(value: Any) -> None:
-        if is_call_tir(value) and isinstance(mod[value.args[0]], tirx.PrimFunc):
-            found.append(value)
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    yield from found
+    return (call for call in _calls(mod) if is_call_tir(call) and isinstance(mod[call.args[0]], tirx.PrimFunc))
 
 
 def is_tunable(func: tirx.PrimFunc) -> bool:
     """Whether all extents of a function's arguments are known, and nobody has scheduled it."""
     if func.attrs and func.attrs.get("tirx.is_scheduled", False):
         return False
-    buffers = [parameter.ty for parameter in func.params]
-    static = all(isinstance(b, tirx.buffer.BufferType) for b in buffers)
-    return static and all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
+    return takes_known_shapes(func)
 
 
 def inputs_of(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
@@ -144,13 +134,8 @@ def _main(mod: tvm.IRModule) -> Any:
 
 def _has_relax_operators(mod: tvm.IRModule) -> bool:
     """Whether a function calls what LegalizeOps would replace."""
-    found: list[Any] = []
+    return any(isinstance(call.op, tvm.ir.Op) and call.op.get_attr("FLegalize") for call in _calls(mod))
 
-    def visit(value: Any) -> None:
-        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and value.op.get_attr("FLegalize"):
-            found.append(value)
 
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return bool(found)
+def _calls(mod: tvm.IRModule) -> list[Any]:
+    return [call for func in mod.functions.values() if isinstance(func, relax.Function) for call in calls_in(func)]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
+
+from slipstream.tvm_bridge.nodes import nodes
 
 HostPass: TypeAlias = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -78,10 +79,5 @@ def _uses_tensor_cores(func: Any) -> bool:
     target = func.attrs.get("target") if isinstance(func, tirx.PrimFunc) and func.attrs else None
     if target is None or str(target.kind.name) != "cuda":
         return False
-    found: list[Any] = []
-
-    def note(block: Any) -> None:
-        found.extend(buffer for buffer in block.alloc_buffers if buffer.scope().startswith("wmma"))
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, note),))
-    return bool(found)
+    buffers = [buffer for block in nodes(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    return any(buffer.scope().startswith("wmma") for buffer in buffers)

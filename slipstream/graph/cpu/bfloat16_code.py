@@ -14,6 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from slipstream.tvm_bridge.nodes import nodes
+
 SHORT = "bfloat16"
 _BITS = "uint16"
 _BY_NAME = {
@@ -31,19 +33,12 @@ _MOVES = [_BY_NAME[name] for name in ("if_then_else", "reinterpret", "type_annot
 
 def only_stores_bfloat16(func: tirx.PrimFunc) -> bool:
     """Whether a function has bfloat16 and does nothing with it but move and convert it."""
-    simple = True
-    found = False
-
-    def look(expression: Any) -> None:
-        nonlocal simple, found
-        if _is_short(expression):
-            found = True
-            simple &= isinstance(expression, TensorLoad | tirx.Cast | tirx.Select | tirx.FloatImm | tirx.Broadcast) or (
-                isinstance(expression, tvm.ir.Call) and expression.op in _MOVES
-            )
-
-    tvm_ffi.structural_walk(func.body, ((tvm.ir.Expr, look),))
-    return found and simple
+    short = [expression for expression in nodes(func.body, tvm.ir.Expr) if _is_short(expression)]
+    return bool(short) and all(
+        isinstance(expression, TensorLoad | tirx.Cast | tirx.Select | tirx.FloatImm | tirx.Broadcast)
+        or (isinstance(expression, tvm.ir.Call) and expression.op in _MOVES)
+        for expression in short
+    )
 
 
 def spell_out_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:

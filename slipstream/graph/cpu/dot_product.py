@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
@@ -26,6 +25,7 @@ from slipstream.machine.dot_product import (
 )
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import quick_inspect_stack
+from slipstream.tvm_bridge.nodes import nodes
 
 # What stands for the instruction for bfloat16 until code is generated.
 PAIR_PRODUCTS = "slipstream_pair_products"
@@ -68,14 +68,8 @@ def intrinsic(dot: DotProduct, width: int) -> str:
 def use_pair_instruction(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Lowered code with the instruction for bfloat16, a type that TVM's code generator does not have: it is in a
     function that LLVM puts in the place of its calls."""
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if call.op == _PURE_EXTERN and str(call.args[0].value) == PAIR_PRODUCTS:
-            found.append(call)
-
-    tvm_ffi.structural_walk(func.body, ((tvm.ir.Call, look),))
-    if not found:
+    externs = [call for call in nodes(func.body, tvm.ir.Call) if call.op == _PURE_EXTERN]
+    if not any(str(call.args[0].value) == PAIR_PRODUCTS for call in externs):
         return func
     code = tvm.ir.StringImm(_PAIR_PRODUCTS_CODE)
     return func.with_body(tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, func.body))

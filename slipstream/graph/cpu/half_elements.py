@@ -13,7 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from slipstream.graph.describe.blocks import Block, TensorLoad, blocks_of, factors_of, nodes
+from slipstream.graph.describe.blocks import Block, TensorLoad, blocks_of, factors_of
+from slipstream.tvm_bridge.nodes import nodes
 
 _HALF, _FLOAT = "float16", "float32"
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.describe.blocks import Block, factors_of
+from slipstream.graph.extents import are_known
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, REDUCTION, divisors
 from slipstream.graph.storage_type import rounding_copy
 
@@ -168,7 +169,7 @@ def _read(statement: Any) -> _Contraction | None:
     extents = [i.dom.extent for i in block.iter_vars]
     spatial = [i.var for i in block.iter_vars if int(i.iter_type) == DATA_PARALLEL]
     indices = list(block.body.indices)
-    if not all(isinstance(extent, tirx.IntImm) for extent in extents) or str(block.body.buffer.dtype) != _FLOAT:
+    if not are_known(extents) or str(block.body.buffer.dtype) != _FLOAT:
         return None
     if len(indices) != len(spatial) or not all(a.same_as(b) for a, b in zip(indices, spatial, strict=True)):
         return None

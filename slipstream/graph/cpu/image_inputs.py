@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from slipstream.graph.extents import are_known
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir
 
 _MOST_CHANNELS = 4
@@ -44,8 +45,7 @@ def _moves_image(value: Any) -> bool:
 
 def _extents(shape: Any) -> list[int]:
     """Of a tensor; none if some are not known before the run."""
-    static = isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in shape)
-    return list(map(int, shape)) if static else []
+    return list(map(int, shape)) if isinstance(shape, relax.ShapeExpr) and are_known(shape) else []
 
 
 def _joined(mod: tvm.IRModule, builder: relax.BlockBuilder, binding: Any, moved: dict[Any, Any]) -> Any:

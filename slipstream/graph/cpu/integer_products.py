@@ -20,8 +20,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from slipstream.graph.cpu import byte_functions, integer_compute
 from slipstream.graph.cpu.byte_functions import ByteFunction
 from slipstream.graph.cpu.integer_compute import Array, Window
-from slipstream.graph.gpu.fuse import KNOWN_PATTERN
-from slipstream.graph.relax_walk import is_constant
+from slipstream.graph.cpu.quantisation import Levels
+from slipstream.graph.fuse import ELEMENT_WISE, KNOWN_PATTERN, OPAQUE, PRODUCT
+from slipstream.graph.relax_walk import calls_in, cleaned, is_constant, rewritten
 from slipstream.machine.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
 from slipstream.machine.target import Target
 
@@ -34,36 +35,17 @@ def use_integers(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Replace what can be computed with integers in a module after `spell_out_quantisation` and layout conversion."""
     if target.gpu is not None or not _rounds(mod):
         return mod
-    products = _IntegerProducts(mod, target)
-    main = mod.get_global_var("main")
-    products.builder_.update_func(main, products.visit_expr(mod[main]))
-    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(clean)(products.builder_.get())
+    return cleaned(rewritten(mod, _IntegerProducts(mod, target)))
 
 
 def _rounds(mod: tvm.IRModule) -> bool:
-    found: list[Any] = []
-
-    def visit(value: Any) -> None:
-        if _name(value) == "relax.astype" and str(value.attrs.dtype) in ("int8", "uint8"):
-            found.append(value)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return bool(found)
-
-
-@dataclass(frozen=True)
-class Levels:
-    """A tensor of bytes: value = (data - zero) * scale."""
-
-    data: Any
-    scale: float
-    zero: int
+    casts = [call for call in calls_in(mod["main"]) if _name(call) == "relax.astype"]
+    return any(str(call.attrs.dtype) in ("int8", "uint8") for call in casts)
 
 
 @dataclass(frozen=True)
 class DynamicLevels:
-    """The same with a zero point that is computed: a tensor of one number in float32."""
+    """`Levels` with a zero point that is computed: a tensor of one number in float32."""
 
     data: Any
     scale: float
@@ -191,14 +173,12 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             partial(function, **settings),
             *tensors,
             primfunc_name_hint=f"integer_{name}" if is_product else name,
-            primfunc_attrs={KNOWN_PATTERN: _PRODUCT if is_product else _APART.get(name, _ELEMENT_WISE)},
+            primfunc_attrs={KNOWN_PATTERN: PRODUCT if is_product else _APART.get(name, ELEMENT_WISE)},
         )
         return self.builder_.emit(call)
 
-    def _scaled(self, sums: Sums | None) -> Any | None:
+    def _scaled(self, sums: Sums) -> Any:
         """The product in float32, of which the sums are noted for a quantisation behind it."""
-        if sums is None:
-            return None
         result = self._emit(
             integer_compute.scaled, sums.data, _of_type(sums), _floats(sums.scale), columns=sums.columns
         )
@@ -463,10 +443,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self.lookup_binding(self._origin(value)) if isinstance(value, relax.Var) else value
 
 
-# TVM's numbers for what may be fused with a function: it is element-wise, or what follows it may be.
-_ELEMENT_WISE, _PRODUCT, _OPAQUE = 0, 4, 8
 # What a product of two activations needs before it starts.
-_APART = dict.fromkeys(("packed", "sums_of_rows", "sums_of_columns"), _OPAQUE)
+_APART = dict.fromkeys(("packed", "sums_of_rows", "sums_of_columns"), OPAQUE)
 _SAME_SCALE = 1e-6
 # Operators that choose among the levels of a tensor, of which it does not matter whether they come before or after.
 _KEEPS_LEVELS = (

@@ -14,13 +14,13 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu.integer_compute import Window, convolution, matmul
-from slipstream.graph.gpu.fuse import KNOWN_PATTERN
+from slipstream.graph.extents import are_known
+from slipstream.graph.fuse import ELEMENT_WISE, KNOWN_PATTERN, OPAQUE, PRODUCT
+from slipstream.graph.relax_walk import cleaned, rewritten
 from slipstream.machine.dot_product import PAIRS
 from slipstream.machine.target import Target
 
 _CONVOLUTION, _MATMUL = (tvm.ir.Op.get(f"relax.{name}") for name in ("nn.conv2d", "matmul"))
-# TVM's numbers for what may be fused with a function: it is element-wise, or what follows it may be, or nothing.
-_ELEMENT_WISE, _PRODUCT, _OPAQUE = 0, 4, 8
 # Of a product of two activations: with fewer rows, packing the second takes longer than it saves.
 _FEWEST_ROWS = 8
 
@@ -29,11 +29,7 @@ def use_pairs(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Give the products of a module in bfloat16 for a CPU packed weights, and packed second operands."""
     if target.gpu is not None or target.dtype != PAIRS.data_type:
         return mod
-    main = mod.get_global_var("main")
-    products = _PairProducts(mod, list(mod[main].params))
-    products.builder_.update_func(main, products.visit_expr(mod[main]))
-    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(clean)(products.builder_.get())
+    return cleaned(rewritten(mod, _PairProducts(mod, list(mod["main"].params))))
 
 
 @mutator
@@ -63,8 +59,8 @@ class _PairProducts(PyExprMutator):  # type: ignore[misc]
             return call
         top, left, bottom, right = (int(amount) for amount in attributes.padding)
         window = Window((kernel_y, kernel_x), _two(attributes.strides), (top, left, bottom, right), dilation, groups)
-        packed = self._emit(_pack_rows_of_pixels if in_rows else _pack_filters, _OPAQUE, weights)
-        whole = self._emit(_convolution, _PRODUCT, self._stored(data), packed, window=window)
+        packed = self._emit(_pack_rows_of_pixels if in_rows else _pack_filters, OPAQUE, weights)
+        whole = self._emit(_convolution, PRODUCT, self._stored(data), packed, window=window)
         return self._cropped(whole, filters)
 
     def _matmul(self, call: Any) -> Any:
@@ -73,18 +69,18 @@ class _PairProducts(PyExprMutator):  # type: ignore[misc]
         *other, _, columns = (int(extent) for extent in weights.ty.shape)
         if other and (batch != other or rows < _FEWEST_ROWS or columns % PAIRS.lanes or length % PAIRS.group):
             return call
-        packed = self._emit(_pack_columns, _OPAQUE, weights)
-        whole = self._emit(_matmul, _PRODUCT, self._stored(data), packed)
+        packed = self._emit(_pack_columns, OPAQUE, weights)
+        whole = self._emit(_matmul, PRODUCT, self._stored(data), packed)
         return self._cropped(whole, columns)
 
     def _stored(self, data: Any) -> Any:
         """`data`, or a copy of an input of the model, which itself stays in float32."""
-        return self._emit(_copy, _OPAQUE, data) if any(data.same_as(each) for each in self._inputs) else data
+        return self._emit(_copy, OPAQUE, data) if any(data.same_as(each) for each in self._inputs) else data
 
     def _cropped(self, whole: Any, columns: int) -> Any:
         if int(whole.ty.shape[-1]) == columns:
             return whole
-        return self._emit(_crop, _ELEMENT_WISE, whole, columns=columns)
+        return self._emit(_crop, ELEMENT_WISE, whole, columns=columns)
 
     def _emit(self, function: Any, pattern: int, *tensors: Any, **settings: Any) -> Any:
         call = self.builder_.call_te(
@@ -172,6 +168,6 @@ def _is_static(call: Any) -> bool:
         and str(each.ty.dtype) == "float32"
         and isinstance(each.ty.shape, relax.ShapeExpr)
         and len(each.ty.shape) > 1
-        and all(isinstance(extent, tirx.IntImm) for extent in each.ty.shape)
+        and are_known(each.ty.shape)
         for each in call.args
     )

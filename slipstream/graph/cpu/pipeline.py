@@ -17,6 +17,7 @@ from slipstream.graph.cpu.bfloat16_code import only_stores_bfloat16, spell_out_b
 from slipstream.graph.cpu.dot_product import use_pair_instruction
 from slipstream.graph.cpu.prefetch import prefetch_weights
 from slipstream.graph.cpu.tile_registers import use_tile_registers
+from slipstream.graph.extents import are_known
 from slipstream.tvm_bridge.pipeline import register_pipeline
 
 NAME = "slipstream"
@@ -34,7 +35,7 @@ def stack_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _marked(alloc: Any) -> Any:
     buffer = alloc.buffer
-    if buffer.scope() != "global" or not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+    if buffer.scope() != "global" or not are_known(buffer.shape):
         return alloc
     size = tvm.DataType(buffer.dtype).itemsize  # of all lanes
     for extent in buffer.shape:

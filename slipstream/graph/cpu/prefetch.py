@@ -15,6 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from slipstream.tvm_bridge.nodes import nodes
+
 # Marks a loop that the pass must not change.
 NO_PREFETCH = "slipstream.no_prefetch"
 
@@ -51,9 +53,7 @@ def _prefetch_in(loop: tirx.For) -> tirx.For:
 
 def _streamed(value: Any) -> Iterator[tuple[str, Any]]:
     """Vectors of a large buffer that are multiplied by one number each, with a text that identifies each."""
-    products: list[Any] = []
-    tvm_ffi.structural_walk(value, ((tirx.Mul, products.append),))
-    for product in products:
+    for product in nodes(value, tirx.Mul):
         for number, load in ((product.a, product.b), (product.b, product.a)):
             if isinstance(number, tirx.Broadcast) and _is_vector_of_large_buffer(load):
                 yield f"{load.source.name}[{load.indices[0]}]", load

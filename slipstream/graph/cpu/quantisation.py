@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.relax_walk import is_constant
+from slipstream.graph.relax_walk import calls_in, cleaned, is_constant, rewritten
 from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import Target
 
@@ -25,25 +25,14 @@ _BYTES = ("int8", "uint8")
 
 def is_quantised(mod: tvm.IRModule) -> bool:
     """Whether `main` dequantises anything."""
-    found: list[Any] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, relax.Call) and value.op == _DEQUANTIZE:
-            found.append(value)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return bool(found)
+    return any(call.op == _DEQUANTIZE for call in calls_in(mod["main"]))
 
 
 def spell_out_quantisation(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """The same in arithmetic on float32 and casts; for CPUs, and where one scale is for a whole tensor."""
     if target.gpu is not None or not is_quantised(mod):
         return mod
-    spelling = _Spelling(mod, dot_product_of(target).data_type)
-    main = mod.get_global_var("main")
-    spelling.builder_.update_func(main, spelling.visit_expr(mod[main]))
-    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(clean)(spelling.builder_.get())
+    return cleaned(rewritten(mod, _Spelling(mod, dot_product_of(target).data_type)))
 
 
 @dataclass(frozen=True)

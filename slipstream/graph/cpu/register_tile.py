@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.pipeline import STACK_BYTES
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
 from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
+from slipstream.tvm_bridge.nodes import nodes
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,8 @@ def _group_size(sch: s_tir.Schedule, block: Any) -> int:
     """How many neighbouring columns read the same inputs: the channels of a group; 0 (any) without groups."""
     stmt = sch.get(block)
     columns = [iter_var.var for iter_var in stmt.iter_vars if int(iter_var.iter_type) == DATA_PARALLEL][-1]
-    size = 0
-
-    def look(division: Any) -> None:
-        nonlocal size
-        if division.a.same_as(columns):
-            size = math.gcd(size, int(division.b))
-
-    for read in stmt.reads:
-        for part in read.region:
-            tvm_ffi.structural_walk(part.min, ((tirx.FloorDiv, look),))
-    return size
+    divisions = [one for read in stmt.reads for part in read.region for one in nodes(part.min, tirx.FloorDiv)]
+    return math.gcd(*(int(one.b) for one in divisions if one.a.same_as(columns)))
 
 
 def _time_per_multiply_add(tile: Tile, register: int, size: int) -> float:

@@ -16,6 +16,7 @@ from tvm import tirx
 
 from slipstream.graph.cpu.tile_intrinsics import CLEAR, MULTIPLY, STORE
 from slipstream.machine.dot_product import COLUMNS, TILE_REGISTERS
+from slipstream.tvm_bridge.nodes import nodes
 
 _CALL_EXTERN = tvm.ir.Op.get("tirx.call_extern")
 _ROW_BYTES = 4 * COLUMNS
@@ -34,9 +35,7 @@ def use_tile_registers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _tile_calls(body: Any) -> Iterator[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, ((tirx.Evaluate, found.append),))
-    return (evaluate.value for evaluate in found if _step(evaluate))
+    return (evaluate.value for evaluate in nodes(body, tirx.Evaluate) if _step(evaluate))
 
 
 def _step(statement: Any) -> str:

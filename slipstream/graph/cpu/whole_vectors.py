@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from slipstream.graph.relax_walk import rewritten
 from slipstream.machine.target import Target
 
 _CONVOLUTION = tvm.ir.Op.get("relax.nn.conv2d")
@@ -28,10 +29,7 @@ def fill_vectors(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Give every convolution in NHWC whole vectors of filters where that saves instructions; not for a GPU."""
     if target.gpu is not None:
         return mod
-    filler = _Filler(mod, target.vector_elements)
-    main = mod.get_global_var("main")
-    filler.builder_.update_func(main, filler.visit_expr(mod[main]))
-    return filler.builder_.get()
+    return rewritten(mod, _Filler(mod, target.vector_elements))
 
 
 def whole_vectors(filters: int, lanes: int) -> int:

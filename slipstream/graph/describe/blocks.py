@@ -13,10 +13,11 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.sym import detect_linear_equation
 from tvm.tirx.analysis import undefined_vars
+
+from slipstream.tvm_bridge.nodes import nodes
 
 TensorLoad = tvm.ir.expr.TensorLoad
 
@@ -245,13 +246,6 @@ def _without_cast(value: Any) -> Any:
     while isinstance(value, tirx.Cast):
         value = value.value
     return value
-
-
-def nodes(root: Any, node_type: Any) -> list[Any]:
-    """Every node of a type below `root`, inner ones before those that hold them."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(root, ((node_type, found.append),))
-    return found
 
 
 def shape_of(buffer: Any) -> tuple[int, ...]:

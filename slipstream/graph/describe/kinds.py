@@ -19,13 +19,13 @@ from slipstream.graph.describe.blocks import (
     TensorLoad,
     convolution_of,
     matmul_of,
-    nodes,
     shape_of,
     steps_of,
     variables_in,
     windows_of,
 )
 from slipstream.graph.describe.key import node_kind
+from slipstream.tvm_bridge.nodes import nodes
 
 _BINARY = {
     tirx.Add: "add",

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.errors import TargetError
 from slipstream.graph.gpu.triton.templates import schedule_with_triton
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.intrinsics import import_tensor_core_intrinsics
+from slipstream.tvm_bridge.nodes import nodes
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError, AttributeError)
 
@@ -37,9 +37,7 @@ def schedule_on_gpu(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def _refuse_recurrent(func: tirx.PrimFunc) -> None:
     """The steps of a recurrent layer are a loop over time, which no rule binds to threads."""
-    names: list[str] = []
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, lambda block: names.append(str(block.name_hint))),))
-    if any(name.endswith("_steps") for name in names):
+    if any(block.name_hint.endswith("_steps") for block in nodes(func.body, s_tir.SBlock)):
         raise TargetError("LSTM, GRU and RNN are compiled for CPUs only: leave out --target cuda")
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
-from tvm.relax import op, transform
+from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.relax_walk import is_constant
+from slipstream.graph.relax_walk import cleaned, is_constant, rewritten
 
 _OPS = ("matmul", "reshape", "broadcast_to", "where", "nn.softmax", "equal")
 _MATMUL, _RESHAPE, _BROADCAST, _WHERE, _SOFTMAX, _EQUAL = (tvm.ir.Op.get(f"relax.{name}") for name in _OPS)
@@ -27,10 +27,7 @@ _LEAST_TOTAL = 1e-30  # with any score, the exponential of the largest is 1
 
 def restore_products(mod: tvm.IRModule) -> tvm.IRModule:
     """The module without what the exporter puts around products."""
-    restore = _Restore(mod)
-    restore.builder_.update_func(mod.get_global_var("main"), restore.visit_expr(mod["main"]))
-    passes = [transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(passes)(restore.builder_.get())
+    return cleaned(rewritten(mod, _Restore(mod)))
 
 
 @mutator

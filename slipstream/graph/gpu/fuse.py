@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax import transform
 
+from slipstream.graph.fuse import fuse_as_tvm
 from slipstream.graph.gpu.kernel_groups import Group, Node, find_groups, read_nodes
-from slipstream.graph.relax_walk import map_prim_funcs
-
-Regroup = Callable[[tvm.IRModule], tvm.IRModule]
 
 ATTENTION = "slipstream.attention"
 """Marks a function that computes softmax(Q K + ...) V."""
-
-
-KNOWN_PATTERN = "slipstream.op_pattern"
-"""A function's attribute: TVM's number for what may be fused with it, where TVM itself would be wrong."""
 
 
 def fuse_kernels(mod: tvm.IRModule, *, with_attention: bool) -> tvm.IRModule:
@@ -43,22 +36,6 @@ def fuse_kernels(mod: tvm.IRModule, *, with_attention: bool) -> tvm.IRModule:
         variable = fused.get_global_var(name)
         fused.update_func(variable, fused[variable].with_attr(ATTENTION, True))
     return fused
-
-
-def fuse_as_tvm(mod: tvm.IRModule, regroup: Regroup = lambda mod: mod) -> tvm.IRModule:
-    """A legalised module fused by TVM's rules, for CPUs and programs without tensor cores.
-
-    `regroup` may change which operators are one function, after TVM has decided it and before they are.
-    """
-    annotated = map_prim_funcs(transform.AnnotateTIROpPattern()(mod), _with_known_pattern)
-    grouped = regroup(transform.FuseOps()(annotated))
-    return tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(grouped)
-
-
-def _with_known_pattern(func: Any) -> Any:
-    """TVM does not fuse a convolution with what changes its type."""
-    known = func.attrs.get(KNOWN_PATTERN) if func.attrs else None
-    return func if known is None else func.with_attr("op_pattern", int(known)).without_attr(KNOWN_PATTERN)
 
 
 def _bind(builder: relax.BlockBuilder, group: Group) -> Any:

@@ -10,8 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax, s_tir, tirx
 
-from slipstream.graph.describe.blocks import Block, TensorLoad, blocks_of, convolution_of, matmul_of, nodes, shape_of
+from slipstream.graph.describe.blocks import Block, TensorLoad, blocks_of, convolution_of, matmul_of, shape_of
 from slipstream.graph.describe.kinds import kind_of
+from slipstream.graph.extents import takes_known_shapes
+from slipstream.tvm_bridge.nodes import nodes
 
 _FREE_CALLS = frozenset({"if_then_else", "likely", "reinterpret"})
 _ADDRESS_CALLS = ("access_ptr", "address_of", "extern", "packed")
@@ -55,7 +57,7 @@ _OPAQUE = KernelFacts(Role.OPAQUE, 0)
 def facts_of(func: tirx.PrimFunc) -> KernelFacts:
     """Reads `func`; whatever is not understood is opaque."""
     blocks = list(blocks_of(func))
-    if not blocks or not reads_by_index(func) or not _is_static(func):
+    if not blocks or not reads_by_index(func) or not takes_known_shapes(func):
         return _OPAQUE
     written = [p for p in func.params if any(block.writes(p) for block in blocks)]
     if len(written) != 1 or not written[0].same_as(func.params[-1]):
@@ -95,13 +97,6 @@ def reads_by_index(func: tirx.PrimFunc) -> bool:
 
 def _call_name(call: Any) -> str:
     return str(getattr(call.op, "name", call.op)).rpartition(".")[2]
-
-
-def _is_static(func: tirx.PrimFunc) -> bool:
-    return all(
-        isinstance(p.ty, tirx.buffer.BufferType) and all(isinstance(e, tirx.IntImm) for e in p.ty.shape)
-        for p in func.params
-    )
 
 
 def _is_affine(func: tirx.PrimFunc) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, tirx
-from tvm.relax import op, transform
+from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.relax_walk import bindings_of_main, is_constant
+from slipstream.graph.extents import are_known
+from slipstream.graph.relax_walk import bindings_of_main, cleaned, is_constant, with_main
 
 _SPLIT, _TAKE = tvm.ir.Op.get("relax.split"), tvm.ir.Op.get("relax.take")
 _MATMUL, _ADD = tvm.ir.Op.get("relax.matmul"), tvm.ir.Op.get("relax.add")
@@ -25,10 +26,8 @@ _TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
 def join_matmuls(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with parallel matmuls joined and every split, and gather at one place, as slices."""
     for change in (_SlicesFor(), _Join(_parallel_matmuls(mod))):
-        changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        changed["main"] = change.visit_expr(mod["main"])
-        mod = changed
-    return tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination()])(mod)
+        mod = with_main(mod, change.visit_expr(mod["main"]))
+    return cleaned(mod)
 
 
 @mutator
@@ -40,7 +39,7 @@ class _SlicesFor(PyExprMutator):  # type: ignore[misc]
             return relax.TupleGetItem(whole, item.index)
         axis = int(split.attrs.axis) % len(split.args[0].ty.shape)
         sizes = [field.shape[axis] for field in whole.ty.fields]
-        if not all(isinstance(size, tirx.IntImm) for size in sizes):
+        if not are_known(sizes):
             return relax.TupleGetItem(whole, item.index)
         begin = sum(int(size) for size in sizes[: item.index])
         return op.strided_slice(split.args[0], [axis], [begin], [begin + int(sizes[item.index])])

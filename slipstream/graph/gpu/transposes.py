@@ -10,8 +10,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax import op, transform
+from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from slipstream.graph.relax_walk import cleaned, with_main
 
 _TRANSPOSE, _CONCAT = tvm.ir.Op.get("relax.permute_dims"), tvm.ir.Op.get("relax.concat")
 _TAKE = tvm.ir.Op.get("relax.take")
@@ -19,9 +21,7 @@ _TAKE = tvm.ir.Op.get("relax.take")
 
 def move_transposes(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with transposes behind concatenations and gathers along an axis."""
-    changed = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    changed["main"] = _Move().visit_expr(mod["main"])
-    return tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination()])(changed)
+    return cleaned(with_main(mod, _Move().visit_expr(mod["main"])))
 
 
 @mutator

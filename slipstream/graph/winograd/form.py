@@ -28,6 +28,7 @@ from tvm.ir import Range
 
 from slipstream.graph.cpu.half_sums import HALF, terms_at_once
 from slipstream.graph.describe.blocks import Block, adds_partial_sums, convolution_of, whole_sums
+from slipstream.graph.extents import are_known
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, PREPROC, REDUCTION, vector_width
 from slipstream.graph.winograd.transforms import TRANSFORMS, Row, Transform, transform_square
 from slipstream.machine.target import Target
@@ -133,7 +134,7 @@ def _convolution(position: int, statement: Any, func: tirx.PrimFunc) -> Convolut
     if not _is_free(weight, func):
         return None
     extents = [extent for buffer in (data, weight, result) for extent in buffer.shape]
-    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+    if not are_known(extents):
         return None
     window = [int(extent) for extent in weight.shape[1:3]]
     return Convolution(position, data, weight, result) if window == [_KERNEL, _KERNEL] else None

@@ -15,10 +15,11 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from slipstream.graph.describe.blocks import TensorLoad, nodes
+from slipstream.graph.describe.blocks import TensorLoad
 from slipstream.graph.gpu.triton.contraction import without_cast
 from slipstream.graph.gpu.triton.simplify import simplified
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, REDUCTION, blocks, iter_kinds, start_schedule
+from slipstream.tvm_bridge.nodes import nodes
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
 

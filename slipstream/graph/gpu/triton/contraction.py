@@ -14,12 +14,12 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx.analysis import undefined_vars
 
 from slipstream.graph.gpu.triton.simplify import simplified
 from slipstream.graph.schedule_blocks import DATA_PARALLEL, REDUCTION, blocks, iter_kinds, start_schedule
+from slipstream.tvm_bridge.nodes import nodes
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
 
@@ -183,13 +183,7 @@ def without_cast(factor: Any) -> tuple[Any, str]:
 
 def _stored_variables(order: Sequence[Any], axes: Sequence[Axis], result: Any, sums: Any) -> dict[Any, Any] | None:
     """Which variable of the result's block stands for which axis: both index the sums the same way."""
-    loads: list[Any] = []
-
-    def note(load: Any) -> None:
-        if load.source.same_as(sums):
-            loads.append(load)
-
-    tvm_ffi.structural_walk(result.body.value, ((tvm.ir.expr.TensorLoad, note),))
+    loads = [load for load in nodes(result.body.value, tvm.ir.expr.TensorLoad) if load.source.same_as(sums)]
     if not loads:
         return None
     stored: dict[Any, Any] = {}

@@ -12,12 +12,12 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from slipstream.graph.gpu.triton.expressions import FLOATS
 from slipstream.graph.gpu.triton.simplify import simplified
 from slipstream.graph.schedule_blocks import REDUCTION, blocks, iter_kinds, start_schedule
+from slipstream.tvm_bridge.nodes import nodes
 
 _REFUSALS = (s_tir.schedule.ScheduleError, tvm.error.InternalError, ValueError, TypeError)
 SUM, LARGEST, SMALLEST = "sum", "max", "min"
@@ -107,14 +107,9 @@ def _result(block: Any, reduced: Sequence[Any]) -> Stage:
     if not isinstance(store, tirx.BufferStore):
         raise TypeError("not a store")
     extents = {i.var: int(i.dom.extent) for i in block.iter_vars}
-    loads: list[Any] = []
-
-    def note(load: Any) -> None:
-        if any(load.source.same_as(buffer) for buffer in reduced):
-            loads.append(load)
-
     value = simplified(store.value, extents)
-    tvm_ffi.structural_walk(value, ((tvm.ir.expr.TensorLoad, note),))
+    read = nodes(value, tvm.ir.expr.TensorLoad)
+    loads = [load for load in read if any(load.source.same_as(buffer) for buffer in reduced)]
     if not loads:
         raise ValueError("the result needs no reduction")
     rows = _in_order(loads[0].indices, extents)

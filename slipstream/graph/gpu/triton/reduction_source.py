@@ -8,12 +8,12 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.tirx.analysis import undefined_vars
 
 from slipstream.graph.gpu.triton.expressions import TYPES, Names, Writer, power_of_two
 from slipstream.graph.gpu.triton.kernel import Kernel
 from slipstream.graph.gpu.triton.reduction import LARGEST, SMALLEST, SUM, Reduction, Stage
+from slipstream.tvm_bridge.nodes import nodes
 
 CANDIDATES: dict[str, tuple[int, ...]] = {
     "block_rows": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
@@ -188,8 +188,7 @@ class _Body:
 
 def _walks_rows(stage: Stage) -> bool:
     """Whether the largest tensor that is read is contiguous along the rows' loops."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(stage.value, ((tvm.ir.expr.TensorLoad, loads.append),))
-    largest = max((load for load in loads if len(load.indices)), key=lambda load: prod(map(int, load.source.shape)))
+    loads = [load for load in nodes(stage.value, tvm.ir.expr.TensorLoad) if len(load.indices)]
+    largest = max(loads, key=lambda load: prod(map(int, load.source.shape)))
     inner = {variable for variable, _ in stage.inner}
     return not inner & set(undefined_vars(largest.indices[-1]))
