@@ -94,37 +94,26 @@ def _simulated(job: tuple[str, str, str, int, int]) -> tuple[list[float], float]
 
 def simulate(recording: Recording, seed: int, trials: int, options: Mapping[str, Any]) -> list[float]:
     from slipstream import plugins
-    from slipstream.measure import reference_text
     from slipstream.session.budget import Budget
+    from slipstream.session.context import context_of
     from slipstream.session.events import Snapshot
     from slipstream.session.families import Families
     from slipstream.session.loop import Session
-    from slipstream.session.operator_trials import OperatorTrials
+    from slipstream.session.operator_trials import OperatorTrials, operator_record
     from slipstream.session.settings import make_settings
-    from slipstream.store import OperatorRecord, Store
+    from slipstream.store import Store
 
     others = {"in_flight": 1, "priors": None, "seed": seed, **options["settings"]}
     settings = make_settings(others=others, **{k: v for k, v in options.items() if k != "settings"})
     operators = {one.key: OperatorTrials(one, recording.spaces[one.key]) for one in recording.operators}
     weights = {one.key: one.weight for one in recording.operators}
-    context = plugins.Context(
-        seed=seed,
-        slot_trials=settings.slot_trials,
-        peak_flops=_PEAK_FLOPS,
-        parts=settings.parts,
-        population=settings.population,
-        generations=settings.generations,
-        target=recording.target,
-    )
+    context = context_of(settings, _PEAK_FLOPS, target=recording.target)
     budget, unknown = Budget(trials=trials), math.inf
     measurer = _Measurer(recording)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "store.db") as store:
         hardware = store.add_hardware({"kind": "simulated"})
         store.add_model("simulated", "simulated", "simulated")
-        store.add_operators(
-            OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
-            for o in recording.operators
-        )
+        store.add_operators(map(operator_record, recording.operators))
         name = store.create_session("simulated", hardware, {}, weights)
         remaining = budget.remaining(0, 0, unknown, unknown)
         with store.own(name):

@@ -55,7 +55,7 @@ class Families:
 
     def relatives(self, key: str) -> list[Relative]:
         """What is known of an operator's family now: its members in this model, and those of earlier sessions."""
-        near = [self._as_relative(other, likeness) for other, likeness in self._near[key]]
+        near = [Relative(other, likeness, self._operators[other].known()) for other, likeness in self._near[key]]
         return near + list(self._stored.get(key, ()))
 
     def priors(self, key: str) -> Priors | None:
@@ -79,10 +79,6 @@ class Families:
         }
         alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
         self.nothing_fits = alike and not self._priors
-
-    def _as_relative(self, key: str, likeness: float) -> Relative:
-        one = self._operators[key]
-        return Relative(key, likeness, one.known())
 
     def followers(self, key: str, history: History) -> dict[str, float]:
         """If the operator is a prior: its followers that had no slot yet, with how much of each improves with it."""

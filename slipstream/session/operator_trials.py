@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.graph.operators import Operator
+from slipstream.measure.reference import reference_text
 from slipstream.program.space import Program, Space
 from slipstream.search.types import Measured
+from slipstream.store import OperatorRecord
+
+
+def operator_record(operator: Operator) -> OperatorRecord:
+    """An operator as the store has it."""
+    o = operator
+    return OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
 
 
 @dataclass

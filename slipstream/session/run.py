@@ -16,8 +16,9 @@ from slipstream.frontends import Model
 from slipstream.machine.target import Target
 from slipstream.plugins import Context, Plugins
 from slipstream.program.decisions import to_json
-from slipstream.session.budget import Budget
+from slipstream.session.budget import budget_of
 from slipstream.session.call_time import seconds_of_call
+from slipstream.session.context import context_of
 from slipstream.session.directory import SessionDirectory
 from slipstream.session.events import Event, OperatorProgress, Snapshot, Watcher
 from slipstream.session.history import count_answered
@@ -39,25 +40,29 @@ _SETTLE_SHARE = 0.1
 
 @dataclass
 class SessionRun:
-    """One run of a session, from spaces to the artifacts. `lock` is a file, of several models a folder of one each."""
+    """One run of a session, from spaces to the artifacts: what a new and a resumed one have in common is in the store.
+
+    `lock` is a file, of several models a folder of one each.
+    """
 
     directory: SessionDirectory
     store: Store
     models: tuple[SessionModel, ...]
     operators: list[Operator]
     target: Target
-    settings: Settings
-    budget: Budget
+    plugins: Plugins
     watcher: Watcher
     began: float
-    elapsed_before: float
-    plugins: Plugins
-    rpc: str | None = None
-    rpc_key: str | None = None
     lock: Path | None = None
     fleet: str | None = None
     _calls: list[Calls] = field(init=False)  # of each model
     _builders: int = field(init=False)  # processes that compile the tuned model
+
+    def __post_init__(self) -> None:
+        self.record = self.store.session(self.directory.session)
+        self.settings = Settings.from_json(self.record.options["settings"])
+        self.budget = budget_of(self.store, self.record)
+        self.rpc, self.rpc_key = self.record.options.get("rpc", (None, None))
 
     def run(self) -> TuningResult:
         from slipstream.graph.build import build_processes
@@ -73,7 +78,7 @@ class SessionRun:
         make_space = Space if settings.parts.own_sketches else StockSpace
         found = self.operators
         operators = {o.key: OperatorTrials(o, make_space(o.key, o.func, self.target)) for o in found}
-        record = self.store.session(self.directory.session)
+        record = self.record
         snapshot = self._snapshot([OperatorProgress(o.key, o.name, o.weight, math.inf, math.inf) for o in found])
         self._note_calls(snapshot, found)
         self._tell("started", snapshot, model=snapshot.model, operators=len(operators), settings=settings.to_json())
@@ -107,7 +112,7 @@ class SessionRun:
                 snapshot=snapshot,
                 watcher=self.watcher,
                 stop=interrupt.asked,
-                elapsed=self.elapsed_before + time.monotonic() - self.began,
+                elapsed=self.record.elapsed + time.monotonic() - self.began,
                 reserve=self._reserve,
                 peak_flops=peak,
             )
@@ -140,21 +145,15 @@ class SessionRun:
 
     def _context(self, peak_flops: float, references: Mapping[str, str]) -> Context:
         """What the session's parts are made from."""
-        settings = self.settings
-        return Context(
-            seed=settings.seed,
-            slot_trials=settings.slot_trials,
-            peak_flops=peak_flops,
-            threads=1 if settings.deterministic else self.target.threads,
-            parts=settings.parts,
-            population=settings.population,
-            generations=settings.generations,
+        return context_of(
+            self.settings,
+            peak_flops,
+            threads=1 if self.settings.deterministic else self.target.threads,
             target=self.target,
             references=references,
             rpc=self.rpc,
             rpc_key=self.rpc_key,
             fleet=self.fleet,
-            evaluation=settings.evaluation,
         )
 
     def _peak_flops(self) -> float:
@@ -170,7 +169,7 @@ class SessionRun:
         """For the report's roofline; once in a session, and at its end, when nothing is being timed."""
         from slipstream.machine.speed import measure_bandwidth
 
-        record = self.store.session(self.directory.session)
+        record = self.record
         here = self.store.hardware(record.hardware).get("kind") == "cpu" and not any(record.options.get("rpc") or ())
         if here and self.store.state(self.directory.session, BANDWIDTH) is None:
             self._save(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
@@ -262,8 +261,8 @@ class SessionRun:
         self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]
     ) -> tuple[list[float], str]:
         """Seconds of a run of each shape of the compiled model, and why it has default programs if it has."""
-        from slipstream.artifact.compile import FEW_THREADS, write_artifact
         from slipstream.artifact.lock import programs_digest
+        from slipstream.artifact.write import FEW_THREADS, write_artifact
         from slipstream.graph.prepare import prepare_parts
         from slipstream.program.scheduled import schedule_with
 
@@ -340,8 +339,8 @@ class SessionRun:
             model=title_of(self.models),
             target=str(self.target),
             phase="prepare",
-            elapsed=self.elapsed_before + time.monotonic() - self.began,
-            remaining=self.budget.remaining(self.elapsed_before, answered, math.inf, math.inf),
+            elapsed=self.record.elapsed + time.monotonic() - self.began,
+            remaining=self.budget.remaining(self.record.elapsed, answered, math.inf, math.inf),
             start_latency=math.inf,
             latency=math.inf,
             curve=[],

@@ -20,7 +20,7 @@ from slipstream.machine.target import Target, available_cores, resolve_target
 from slipstream.measure.choose import check_fleet, check_gpu, check_rpc, starting_early
 from slipstream.plugins import Plugins
 from slipstream.session.asked_models import ask, ask_again, is_several, read_models
-from slipstream.session.budget import BUDGET, Budget, budget_of
+from slipstream.session.budget import BUDGET, Budget
 from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.history import count_answered
@@ -30,7 +30,7 @@ from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.session.show_progress import show_progress
-from slipstream.store import OperatorRecord, PostgresUrl, SessionRecord, Store, StoreLocation, store_location
+from slipstream.store import PostgresUrl, SessionRecord, Store, StoreLocation, store_location
 from slipstream.store.opening import check_location
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
@@ -168,24 +168,7 @@ def tune(
             watcher = _with_messages(_broadcast([*callbacks, *views]), models)
             for one in models:
                 directory.keep_inputs(one.input_data, one.name)
-            run = SessionRun(
-                directory,
-                opened,
-                models,
-                operators,
-                resolved,
-                chosen,
-                limits,
-                watcher,
-                began,
-                0.0,
-                parts,
-                rpc=rpc,
-                rpc_key=rpc_key,
-                lock=file,
-                fleet=fleet,
-            )
-            return run.run()
+            return SessionRun(directory, opened, models, operators, resolved, parts, watcher, began, file, fleet).run()
 
 
 def resume(
@@ -238,31 +221,13 @@ def resume(
         with starting_early(resolved, parts.measurer.name):
             models = read_models(asked, resolved)
             operators = session_operators(models)
-            limits = budget_of(opened, record)
             now = Budget.of(budget, trials, until_latency, until_gain_below)
             if now != Budget():
                 limits = _more(now, record, opened)
                 opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
             opened.update_session(folder.session, status="running")
             watcher = _with_messages(_broadcast([*callbacks, *views]), models)
-            run = SessionRun(
-                folder,
-                opened,
-                models,
-                operators,
-                resolved,
-                settings,
-                limits,
-                watcher,
-                began,
-                record.elapsed,
-                parts,
-                rpc=rpc,
-                rpc_key=rpc_key,
-                lock=file,
-                fleet=fleet,
-            )
-            return run.run()
+            return SessionRun(folder, opened, models, operators, resolved, parts, watcher, began, file, fleet).run()
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:
@@ -311,17 +276,14 @@ def _new_session(
     described: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[tuple[SessionDirectory, Store]]:
-    from slipstream.measure import reference_text
+    from slipstream.session.operator_trials import operator_record
 
     fingerprint = fingerprint_of(models)
     output.mkdir(parents=True, exist_ok=True)
     with Store.open(store) as opened:
         hardware = opened.add_hardware(described)
         opened.add_model(fingerprint, title_of(models), ", ".join(one.model.source for one in models))
-        opened.add_operators(
-            OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
-            for o in operators
-        )
+        opened.add_operators(map(operator_record, operators))
         session = opened.create_session(fingerprint, hardware, options, {o.key: o.weight for o in operators})
         directory = SessionDirectory(output, store, session, tuple(one.name for one in models if one.name))
         with opened.own(session):

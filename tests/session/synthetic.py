@@ -16,17 +16,17 @@ from slipstream.frontends import Model, load_model
 from slipstream.graph.operators import Operator, extract_operators
 from slipstream.graph.prepare import prepare
 from slipstream.machine.target import resolve_target
-from slipstream.measure import reference_text
 from slipstream.program.space import Realized, Space
 from slipstream.search.random import Random
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
+from slipstream.session.context import context_of
 from slipstream.session.events import Event, Snapshot
 from slipstream.session.families import Families, stored_relatives
 from slipstream.session.loop import Session
-from slipstream.session.operator_trials import OperatorTrials
+from slipstream.session.operator_trials import OperatorTrials, operator_record
 from slipstream.session.settings import Settings, make_settings
-from slipstream.store import OperatorRecord, Store
+from slipstream.store import Store
 from slipstream.testing.measurer import TRIAL_SECONDS, SyntheticMeasurer, hashed
 
 __all__ = ["TRIAL_SECONDS", "SyntheticMeasurer", "hashed"]
@@ -82,10 +82,7 @@ def begin_session(store: Store, tuned: Mapping[str, Operator] | None = None, **c
     tuned = tuned or operators()
     hardware = store.add_hardware(HARDWARE)
     store.add_model(model().fingerprint, model().name, model().source)
-    store.add_operators(
-        OperatorRecord(o.key, o.name, o.kinds, o.flops, o.bytes, o.shapes, reference_text(o.func))
-        for o in tuned.values()
-    )
+    store.add_operators(map(operator_record, tuned.values()))
     options = {"settings": make_settings(others=changes).to_json(), "budget": Budget().to_json()}
     return store.create_session(model().fingerprint, hardware, options, {k: o.weight for k, o in tuned.items()})
 
@@ -105,13 +102,7 @@ def make_session(
     record = store.session(session)
     settings = Settings.from_json(record.options["settings"])
     trials = trials or {key: OperatorTrials(operator, space(key)) for key, operator in operators().items()}
-    context = plugins.Context(
-        seed=settings.seed,
-        slot_trials=settings.slot_trials,
-        peak_flops=PEAK_FLOPS,
-        population=settings.population,
-        generations=settings.generations,
-    )
+    context = context_of(settings, PEAK_FLOPS)
     infinite = float("inf")
     return Session(
         store=store,
@@ -122,7 +113,7 @@ def make_session(
             trials, settings.families, stored_relatives(trials, store, record.hardware)
         ),
         measurer=measurer,
-        scheduler=plugins.make("scheduler", settings.scheduler, context),
+        scheduler=plugins.make("scheduler", settings.scheduler, context, **settings.scheduler_options()),
         search=proposer or plugins.make("search", settings.search, context),
         cost=plugins.make("cost", settings.cost, context),
         settings=settings,
