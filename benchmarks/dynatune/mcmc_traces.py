@@ -36,12 +36,12 @@ def make(study: Study) -> list[Path]:
         axis.plot(values, color="#10305a", alpha=0.4, linewidth=0.5)
         axis.set(xlabel="step", ylabel=f"{name} (no unit)")
     figure.suptitle(
-        f"{WALKERS} walkers; acceptance {drawn.diagnostics.acceptance:.2f} here, "
+        f"{WALKERS} walkers; acceptance {drawn.acceptance:.2f} here, "
         f"{mean(accepted):.2f} on average over {len(accepted)} operators",
         fontsize=8,
     )
     rows = [
-        (step, walker, drawn.diagnostics.acceptance, mean(accepted), *map(float, chain[step, walker]))
+        (step, walker, drawn.acceptance, mean(accepted), *map(float, chain[step, walker]))
         for step in range(0, STEPS, _EVERY)
         for walker in range(WALKERS)
     ]
@@ -58,7 +58,7 @@ def acceptance(study: Study) -> list[float]:
     for recording, curve in chosen:
         half = RecordedCurve(curve.key, curve.weight, curve.flops, [], curve.best[: curve.trials // 2 + 1])
         if np.isfinite(half.best[-1]):
-            fractions.append(sample(_posterior(recording, half, study.slot_trials), rng).diagnostics.acceptance)
+            fractions.append(sample(_posterior(recording, half, study.slot_trials), rng).acceptance)
     return fractions
 
 

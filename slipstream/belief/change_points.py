@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 JUMP = 0.2
 
 
-def segments(performance: NDArray[np.float64], jump: float = JUMP) -> list[int]:
-    """Start indices of the segments of a never falling curve: a step up by more than `jump` starts a new one.
+def segments(performance: NDArray[np.float64]) -> list[int]:
+    """Start indices of the segments of a never falling curve: a step up by more than `JUMP` starts a new one.
 
     The step from nothing (0) to the first valid measurement starts one too.
     """
     before, after = performance[:-1], performance[1:]
-    return [0, *(np.flatnonzero(after > (1 + jump) * before) + 1).tolist()]
+    return [0, *(np.flatnonzero(after > (1 + JUMP) * before) + 1).tolist()]
 
 
-def last_segment(performance: NDArray[np.float64], jump: float = JUMP) -> int:
+def last_segment(performance: NDArray[np.float64]) -> int:
     """Start index of the segment that the forecast is fitted to."""
-    return segments(performance, jump)[-1]
+    return segments(performance)[-1]

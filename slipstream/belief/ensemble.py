@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.belief.least_squares import fit
 from slipstream.belief.posterior import Posterior
-from slipstream.belief.samples import Diagnostics, Samples
+from slipstream.belief.samples import Samples
 from slipstream.errors import MissingDependencyError
 
 Array = NDArray[np.float64]
@@ -34,15 +32,7 @@ def sample(
         emcee.State(_ball(posterior, rng, walkers), random_state=state), steps, skip_initial_state_check=True
     )
     theta = sampler.get_chain(flat=True)[-kept:]
-    # With a tolerance of 0 emcee gives its estimate without judging whether the chain was long enough for it.
-    worst = float(np.max(emcee.autocorr.integrated_time(sampler.get_chain(), tol=0, has_walkers=True)))
-    worst = worst if math.isfinite(worst) and worst > 0 else float(steps)
-    diagnostics = Diagnostics(
-        effective_samples=len(theta) / worst if kept >= walkers * worst else min(walkers, len(theta)),
-        acceptance=float(np.mean(sampler.acceptance_fraction)),
-        autocorrelation=worst,
-    )
-    return Samples(theta, np.full(len(theta), 1 / len(theta)), diagnostics)
+    return Samples(theta, np.full(len(theta), 1 / len(theta)), float(np.mean(sampler.acceptance_fraction)))
 
 
 def _ball(posterior: Posterior, rng: np.random.Generator, walkers: int) -> Array:

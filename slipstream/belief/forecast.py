@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.belief.posterior import Posterior
-from slipstream.belief.samples import Diagnostics, Samples
+from slipstream.belief.samples import Samples
 
 Array = NDArray[np.float64]
 
@@ -19,16 +19,14 @@ OUTCOMES = 4000
 class Forecast:
     """Performance at the end of the coming slot, as a share of the target's peak; never below `best`.
 
-    `low` and `high` enclose 90 %. `expected_improvement` is over `best`, and `deviation` that of the outcome.
+    `low` and `high` enclose 90 %. `expected_improvement` is over `best`.
     """
 
     best: float
     mean: float
-    deviation: float
     expected_improvement: float
     low: float
     high: float
-    diagnostics: Diagnostics
 
     @property
     def latency_reduction(self) -> float:
@@ -37,7 +35,7 @@ class Forecast:
         return self.expected_improvement / after if after > 0 else 0.0
 
 
-NOTHING = Forecast(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, Diagnostics(0.0))
+NOTHING = Forecast(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random.Generator) -> Forecast:
@@ -54,11 +52,9 @@ def forecast(posterior: Posterior, samples: Samples, best: float, rng: np.random
     return Forecast(
         best=best,
         mean=best * mean,
-        deviation=best * float(outcome.std()),
         expected_improvement=best * (mean - 1),
         low=best * low,
         high=best * high,
-        diagnostics=samples.diagnostics,
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slipstream.belief.least_squares import fit
 from slipstream.belief.posterior import Posterior
-from slipstream.belief.samples import Diagnostics, Samples
+from slipstream.belief.samples import Samples
 
 Array = NDArray[np.float64]
 
@@ -49,8 +49,7 @@ def sample(posterior: Posterior, rng: np.random.Generator) -> Samples:
         density += NEAR_DRAWS * proposals[-1].density(theta)
     weight = _normalised(log_weight)
     kept = weight > 0
-    theta, weight = theta[kept], weight[kept]
-    return Samples(theta, weight, Diagnostics(effective_samples=_effective(weight)))
+    return Samples(theta[kept], weight[kept])
 
 
 def _low_discrepancy(posterior: Posterior, rng: np.random.Generator) -> Array:

@@ -46,9 +46,7 @@ class Posterior:
         """Derivatives of `values`, a column for each parameter."""
         return self.family.jacobian(theta, self.seen.log_x, self.seen.log_end)
 
-    def growth(self, theta: Array, log_then: float | None = None) -> Array:
-        """By how much the curve rises in the coming slot, or until the trial of that logarithm."""
-        seen = self.seen
-        at = np.array([seen.log_now, seen.log_end if log_then is None else log_then])
-        values = self.family.value(theta, at, seen.log_end)
+    def growth(self, theta: Array, log_then: float) -> Array:
+        """By how much the curve rises from now until the trial of that logarithm."""
+        values = self.family.value(theta, np.array([self.seen.log_now, log_then]), self.seen.log_end)
         return np.maximum(values[..., 1] - values[..., 0], 0.0)

@@ -4,7 +4,6 @@ from slipstream.measure.choose import cpu_measurer, fleet_measurer, gpu_measurer
 from slipstream.measure.config import MeasureConfig, Racing, RemoteConfig
 from slipstream.measure.engine import Engine
 from slipstream.measure.reference import reference_text
-from slipstream.measure.summary import count_failures
 from slipstream.measure.timing.settling import Settling
 from slipstream.measure.types import Candidate, Failure, FailureKind, Measurement, Measurer, Settled
 
@@ -20,7 +19,6 @@ __all__ = [
     "RemoteConfig",
     "Settled",
     "Settling",
-    "count_failures",
     "cpu_measurer",
     "fleet_measurer",
     "gpu_measurer",

@@ -31,7 +31,6 @@ from slipstream.measure.duplicates import Duplicates, without_module
 from slipstream.measure.reference import Reference, References, State
 from slipstream.measure.roles import PREPARE, options_for
 from slipstream.measure.summary import all_failed
-from slipstream.measure.timing.noise import Drift
 from slipstream.measure.timing.racing import runs_per_sample
 from slipstream.measure.timing.repeat import faster_of, must_repeat
 from slipstream.measure.timing.settling import Settling, near_ties, settle
@@ -115,11 +114,6 @@ class Engine:
             self._references.close()
             self.server.close()
             self.devices.close()
-
-    @property
-    def drifts(self) -> Mapping[str, Drift]:
-        """How long the reference kernel has taken in this session, by device."""
-        return self.devices.drifts
 
     @property
     def _workers(self) -> int:

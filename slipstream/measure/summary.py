@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
-from slipstream.measure.types import FailureKind, Measurement
-
-
-def count_failures(measurements: Iterable[Measurement]) -> Counter[FailureKind]:
-    """How often each kind of failure happened."""
-    return Counter(m.failure.kind for m in measurements if m.failure is not None)
+from slipstream.measure.types import Measurement
 
 
 def all_failed(measurements: list[Measurement]) -> str:

@@ -21,7 +21,6 @@ class ByGain(ABC):
     peak_flops: float
     curve: str = "log_power"
     sampler: str = "importance"
-    count_followers: bool = True
     heed_potential: bool = True
     per_second: bool = True
     gains: Gains = field(init=False, repr=False)
@@ -34,12 +33,7 @@ class ByGain(ABC):
             curve=self.curve,
             sampler=self.sampler,
         )
-        self.gains = Gains(
-            belief,
-            count_followers=self.count_followers,
-            heed_potential=self.heed_potential,
-            per_second=self.per_second,
-        )
+        self.gains = Gains(belief, heed_potential=self.heed_potential, per_second=self.per_second)
 
     def pick(self, operators: Sequence[OperatorState], slot: int) -> str | None:
         return pick_adaptively(operators, lambda candidates: self.choose(candidates, operators, slot))

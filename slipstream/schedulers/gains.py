@@ -23,21 +23,13 @@ class _CachedForecast:
 class Gains:
     """Expected gains, from a belief; a forecast is computed again only when its inputs have changed.
 
-    `count_followers`: the gain of a family's prior includes that of its followers, as far as `OperatorState` counts
-    them. `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family.
-    `per_second`: gains are compared by the second, not by the slot.
+    The gain of a family's prior includes that of its followers, as far as `OperatorState` counts them.
+    `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family. `per_second`:
+    gains are compared by the second, not by the slot.
     """
 
-    def __init__(
-        self,
-        belief: Belief,
-        *,
-        count_followers: bool = True,
-        heed_potential: bool = True,
-        per_second: bool = True,
-    ) -> None:
-        self.belief = belief
-        self.count_followers, self.heed_potential, self.per_second = count_followers, heed_potential, per_second
+    def __init__(self, belief: Belief, *, heed_potential: bool = True, per_second: bool = True) -> None:
+        self.belief, self.heed_potential, self.per_second = belief, heed_potential, per_second
         self._cache: dict[str, _CachedForecast] = {}
 
     def gains(self, candidates: Sequence[OperatorState]) -> list[float]:
@@ -67,7 +59,7 @@ class Gains:
 
     def largest_gain(self, operator: OperatorState) -> float:
         """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
-        return operator.latency + (sum(operator.followers.values()) if self.count_followers else 0.0)
+        return operator.latency + sum(operator.followers.values())
 
     def forecast(self, operator: OperatorState) -> Forecast:
         """The forecast behind the gain of `operator`."""

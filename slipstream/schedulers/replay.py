@@ -109,7 +109,6 @@ def replay(
     *,
     patience_trials: int = PATIENCE_TRIALS,
     max_slots: int | None = None,
-    max_seconds: float = math.inf,
 ) -> Replay:
     """Give out slots until all operators are finished (no improvement for long, or the curve is at its end)."""
     tracks = [_Track(curve, slot_trials, patience_trials) for curve in curves]
@@ -121,7 +120,7 @@ def replay(
     times, latency = [0.0], [_total(states)]
     choices: list[str] = []
     regret: list[float] = []
-    while (max_slots is None or len(choices) < max_slots) and times[-1] < max_seconds:
+    while max_slots is None or len(choices) < max_slots:
         key = scheduler.pick(states, len(choices))
         if key is None:
             break

@@ -23,7 +23,7 @@ def _belief(**options) -> Belief:
 
 
 def _check(forecast, history) -> None:
-    numbers = (forecast.best, forecast.mean, forecast.deviation, forecast.expected_improvement, forecast.high)
+    numbers = (forecast.best, forecast.mean, forecast.expected_improvement, forecast.high)
     assert all(math.isfinite(number) and number >= 0 for number in numbers), forecast
     assert forecast.best <= forecast.low <= forecast.high
     assert forecast.best <= forecast.mean * (1 + 1e-12)

@@ -12,7 +12,7 @@ from slipstream.belief.curves import FAMILIES
 from slipstream.belief.forecast import forecast
 from slipstream.belief.observations import observe
 from slipstream.belief.posterior import Posterior
-from slipstream.belief.samples import Diagnostics, Samples
+from slipstream.belief.samples import Samples
 from slipstream.errors import MissingDependencyError
 from slipstream.testing.synthetic import best_so_far
 
@@ -31,7 +31,7 @@ def _everywhere(posterior: Posterior, rng: np.random.Generator) -> Samples:
     log_weight = posterior.log_probability(theta)
     weight = np.exp(log_weight - log_weight.max())
     kept = weight > 1e-9
-    return Samples(theta[kept], weight[kept] / weight[kept].sum(), Diagnostics(0.0))
+    return Samples(theta[kept], weight[kept] / weight[kept].sum())
 
 
 def _cut(posterior: Posterior, samples: Samples) -> float:
@@ -46,7 +46,7 @@ def test_importance_sampling_agrees_with_brute_force(name, trials):
         truth = _cut(posterior, _everywhere(posterior, np.random.default_rng(9)))
         drawn = importance.sample(posterior, np.random.default_rng(seed))
         assert _cut(posterior, drawn) == pytest.approx(truth, rel=RELATIVE, abs=ABSOLUTE)
-        assert drawn.diagnostics.effective_samples > 10
+        assert 1 / (drawn.weight @ drawn.weight) > 10, "effective samples"
         assert drawn.weight.sum() == pytest.approx(1)
 
 
@@ -64,8 +64,7 @@ def test_the_papers_ensemble_is_the_default_and_reports_how_it_went():
     posterior = _posterior("log_power", 4, 40)
     chain = ensemble.sample(posterior, np.random.default_rng(0))
     assert chain.theta.shape == (200, 3)
-    assert 0.2 < chain.diagnostics.acceptance < 0.8
-    assert 1 < chain.diagnostics.autocorrelation < 500
+    assert 0.2 < chain.acceptance < 0.8
     again = ensemble.sample(posterior, np.random.default_rng(0))
     np.testing.assert_array_equal(chain.theta, again.theta)
     # 200 correlated samples of ten walkers know the gain only roughly.

@@ -62,8 +62,8 @@ def test_programs_built_on_any_node_get_the_verdicts_of_a_session_with_rpc(measu
         assert good.failure is None, good.failure
         assert good.verified
         assert good.samples
-    assert {name.rpartition("/")[2] for name in measurer.drifts} <= {"rpc-0", "rpc-1"}
-    assert measurer.drifts
+    assert {name.rpartition("/")[2] for name in measurer.devices.drifts} <= {"rpc-0", "rpc-1"}
+    assert measurer.devices.drifts
 
 
 def test_finalists_are_compared_on_one_device(measurer: Engine) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
 from slipstream.measure import MeasureConfig
 from slipstream.measure.devices.cores import Cores
@@ -25,7 +24,6 @@ def test_a_slow_spell_is_noticed_and_passes() -> None:
     assert drift.is_busy
     drift.add(timing(1.0))
     assert not drift.is_busy
-    assert drift.worst > 0.4
 
 
 def test_a_machine_that_stays_slower_becomes_the_new_normal() -> None:
@@ -79,4 +77,3 @@ def test_a_moments_disturbance_does_not_make_the_machine_busy() -> None:
     assert not device.drifts["cpu"].is_busy
     assert time_probe(1.5, 1.4, 1.6, 9.9) == 3
     assert device.drifts["cpu"].is_busy
-    assert device.drifts["cpu"].worst == pytest.approx(0.4)

@@ -369,8 +369,8 @@ def test_finalists_are_sampled_in_turn_on_one_device(measurer: Engine, monkeypat
     assert settled is not None
     assert measurer.best[MATMUL] == settled.winner
     # The reference kernel was timed on the devices.
-    assert measurer.drifts
-    assert all(drift.usual > 0 for drift in measurer.drifts.values())
+    assert measurer.devices.drifts
+    assert all(drift.usual > 0 for drift in measurer.devices.drifts.values())
     assert len(settled.finalists) == 3
     assert all(len(m.samples) >= 4 for m in settled.finalists)
     assert settled.winner.median == min(m.median for m in settled.finalists)

@@ -98,7 +98,7 @@ def test_an_operator_nobody_tried_could_gain_all_it_has():
 
 def test_a_prior_counts_what_its_followers_would_gain():
     prior = _operator("prior", [2e-3] * 3 + [1e-3] * 2, followers={"x": 3e-3, "y": 6e-3})
-    alone, joint = (UCB(**SETTING, count_followers=count).gains.gains([prior])[0] for count in (False, True))
+    alone, joint = (UCB(**SETTING).gains.gains([one])[0] for one in (replace(prior, followers={}), prior))
     assert joint == pytest.approx(10 * alone)
 
 

@@ -78,9 +78,5 @@ class Drift:
         return self._medians[-1] / self.usual - 1 if self._medians else 0.0
 
     @property
-    def worst(self) -> float:
-        return max(self._medians) / self.usual - 1 if self._medians else 0.0
-
-    @property
     def is_busy(self) -> bool:
         return self.now > self.tolerance
