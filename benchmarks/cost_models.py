@@ -190,6 +190,13 @@ def markdown(data: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def numbers(data: Mapping[str, Any]) -> dict[str, str]:
+    found = {f"{row['model']}: learning, s": f"{row['total']:.1f}" for row in data["training"]}
+    for point in data["held_out"]:
+        found[f"{point['model']}, {point['seen']} known"] = f"{point['pair_accuracy']:.2f}"
+    return found
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=int, metavar="COUNT", help="programs to measure of each operator first")
     parser.add_argument("--seeds", type=int, default=4, help="orders in which an operator's programs are learned")

@@ -77,16 +77,11 @@ class EndedSession:
     @property
     def finishing(self) -> float:
         """Seconds between the last slot and the verified model."""
-        return self.record.elapsed - self.last_slot_end
+        return self.record.elapsed - max((slot.ended or 0.0 for slot in self.history.slots.values()), default=0.0)
 
-    @property
-    def last_slot_end(self) -> float:
-        return max((slot.ended or 0.0 for slot in self.history.slots.values()), default=0.0)
-
-    def best(self, seconds: float = math.inf, *, defaults: bool = True) -> dict[str, Trial]:
-        """Each operator's best trial in the slots that had ended after `seconds`; without `defaults`, of a search's."""
-        ended = {n for n, slot in self.history.slots.items() if slot.ended is not None and slot.ended <= seconds}
-        known = [t for t in self.trials if t.slot in ended and (defaults or t.origin != "default")]
+    def best(self) -> dict[str, Trial]:
+        """Each operator's best trial in the slots that have ended."""
+        known = [t for t in self.trials if self.history.slots[t.slot].ended is not None]
         return {t.operator: t for t in sorted(known, key=lambda t: t.seconds, reverse=True)}
 
     def program(self, trial: Trial) -> Program | None:

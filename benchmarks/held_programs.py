@@ -100,15 +100,28 @@ def _in_turns(
     """Seconds by number. As many run in turns as there are processes for; the first is among all of them, and what the
     machine's speed does to it from one turn to the next is taken off the others.
     """
-    first, others = ready[:1], ready[1:]
-    groups = [others[start : start + _AT_A_TIME] for start in range(0, len(others), _AT_A_TIME)] or [[]]
     found: dict[int, float] = {}
-    for group in groups:
-        settled = measurer.settle([*first, *group], rng, settling)
-        times = {} if settled is None else {int(m.program.label): m.median for m in settled.finalists}
-        anchor = int(first[0].program.label) if first else -1
+
+    def settle(*some: Measurement) -> dict[int, float]:
+        settled = measurer.settle(some, rng, settling)
+        return {} if settled is None else {int(m.program.label): m.median for m in settled.finalists}
+
+    def add(times: Mapping[int, float]) -> None:
         scale = found[anchor] / times[anchor] if anchor in found and anchor in times else 1.0
-        found |= {number: scale * seconds for number, seconds in times.items() if number not in found}
+        found.update((number, scale * seconds) for number, seconds in times.items() if number not in found)
+
+    if not ready:
+        return found
+    first, others = ready[0], ready[1:]
+    anchor = int(first.program.label)
+    for start in range(0, max(1, len(others)), _AT_A_TIME):
+        add(settle(first, *others[start : start + _AT_A_TIME]))
+    # Of programs with the same code one alone runs.
+    for one in others:
+        if int(one.program.label) not in found:
+            add(settle(first, one))
+            if int(one.program.label) not in found and settle(one):
+                found[int(one.program.label)] = found[anchor]
     return found
 
 

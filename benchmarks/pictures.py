@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-OURS, THEIRS, LATER, FAINT, GRID = "#0b62b8", "#9aa4ae", "#d5dae0", "#59636e", "#d5dae0"
+OURS, THEIRS, FAINT, GRID = "#0b62b8", "#9aa4ae", "#59636e", "#d5dae0"
 _STYLE = {
     "font.family": "sans-serif",
     "font.size": 9,

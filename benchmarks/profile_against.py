@@ -70,7 +70,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def opened(files: Mapping[str, str], artifact: Path, options: argparse.Namespace, computed: str) -> dict[str, Any]:
-    """A `Profile` of each side on the same inputs."""
+    """A profile of each side on the same inputs."""
     from benchmarks.rivals import openvino_side
     from benchmarks.rivals.profiles import OnnxRuntimeProfile, OpenVinoProfile, OurProfile
     from slipstream.machine.target import available_cores

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 AS_FAST = 1.01  # as fast as: within one per cent
+_RESAMPLES = 2000
 Blocks = Sequence[Sequence[float | None]]
 """For every process, the median of each round, None if the contender did not take part."""
 
@@ -58,10 +59,10 @@ def _cell(values: Sequence[float], low: float, high: float, digits: int) -> str:
     return middle if len(values) == 1 else f"{middle} ({low:.{digits}f} - {high:.{digits}f})"
 
 
-def geometric_interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float, float]:
+def geometric_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The geometric mean, and where it lies in 95 of 100 cases by resampling the values."""
     logs = np.log(np.asarray(values, dtype=float))
-    drawn = np.random.default_rng(0).choice(logs, size=(resamples, len(logs))).mean(axis=1)
+    drawn = np.random.default_rng(0).choice(logs, size=(_RESAMPLES, len(logs))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return math.exp(float(logs.mean())), math.exp(float(low)), math.exp(float(high))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-REPOSITORY = "eai-lab/BayesianCodeDiffusion"
 COMMIT = "c50d6a56d0863eeb7aa1b24a7c0b839394ec1350"
 
 # experiments/script.sh and the scripts it calls.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,14 +32,6 @@ Names = Mapping[str, tuple[str, Sequence[str]]]
 
 # What TVM adds to the name of a function whose weights it has stored anew.
 _PREPACKED = "_prepacked"
-
-
-class Profile(Protocol):
-    def run(self) -> Any: ...
-
-    def operators(self) -> list[tuple[str, Computation]]: ...
-
-    def seconds(self) -> list[list[float]]: ...
 
 
 class OurProfile:

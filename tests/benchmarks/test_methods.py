@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from benchmarks.held_programs import _in_turns
 from benchmarks.methods_table import CORNER, curve, lowest, markdown, numbers, picture, reached, times, untuned
+from slipstream.machine.target import resolve_target
+from slipstream.measure import Measurement, Settling, cpu_measurer, reference_text
+from tests.measure.test_cpu import MATMUL, scheduled_matmul, unscheduled_matmul
 
 OURS = "dynatune, diffusion 8"
 
@@ -60,3 +66,13 @@ def test_a_model_with_nothing_to_tune_is_listed_apart(result: dict[str, Any], tm
     assert "Nothing to tune (default programs within 10 % of the best known): model." in markdown({"model": result})
     picture({"model": result}, tmp_path / "p.svg")
     assert "latency to the best known" in (tmp_path / "p.svg").read_text()
+
+
+def test_programs_with_the_same_code_have_the_same_time():
+    programs = [scheduled_matmul(tile, prepack=False, label=str(n)) for n, tile in enumerate((8, 16, 16, 8))]
+    ready = [Measurement(program, samples=(1.0,)) for program in programs]
+    settling = Settling(near=math.inf, most_finalists=10, least_rounds=3, most_rounds=3)
+    with cpu_measurer(resolve_target(), {MATMUL: reference_text(unscheduled_matmul())}) as measurer:
+        found = _in_turns(measurer, ready, np.random.default_rng(0), settling)
+    assert sorted(found) == [0, 1, 2, 3]
+    assert found[3] == found[0]
