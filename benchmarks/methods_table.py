@@ -27,6 +27,7 @@ def markdown(parts: Mapping[str, Result]) -> str:
         "Latency is the sum over operators, from times measured again afterwards. Seconds count from the start of the",
         "command until the latency is within so much of the best programs of all runs together, and stays there:",
         "medians over seeds. A run that never gets there counts as longer than it took; > marks a median of such runs.",
+        '"Its last latency" is that of the slowest run of the side compared with, which all its runs reach.',
     ]
     idle = [name for name, result in parts.items() if untuned(result) <= _NOTHING_TO_TUNE]
     for name, result in parts.items():
@@ -39,7 +40,8 @@ def markdown(parts: Mapping[str, Result]) -> str:
 def numbers(parts: Mapping[str, Result]) -> dict[str, str]:
     """How much sooner each side is than the stock corner, by part, and the geometric mean over parts worth tuning."""
     found: dict[str, str] = {}
-    for share in WITHIN:
+    for share in (None, *WITHIN):
+        to = "to its last latency" if share is None else f"to within {100 * share:g} %"
         of_sides: dict[str, list[float]] = {}
         for name, result in parts.items():
             if untuned(result) <= _NOTHING_TO_TUNE or CORNER not in sides(result):
@@ -47,10 +49,10 @@ def numbers(parts: Mapping[str, Result]) -> dict[str, str]:
             for side in sides(result):
                 theirs, ours = (median(times(result, one, share)) for one in (CORNER, side))
                 if 0 < max(theirs, ours) < math.inf and min(theirs, ours):
-                    found[f"{name}: {side} to within {100 * share:g} %"] = f"{theirs / ours:.1f}"
+                    found[f"{name}: {side} {to}"] = f"{theirs / ours:.1f}"
                     of_sides.setdefault(side, []).append(theirs / ours)
         for side, ratios in of_sides.items():
-            found[f"{side} to within {100 * share:g} %"] = f"{math.exp(np.mean(np.log(ratios))):.1f}"
+            found[f"{side} {to}"] = f"{math.exp(np.mean(np.log(ratios))):.1f}"
     return found
 
 
@@ -99,10 +101,16 @@ def reached(points: Curve, latency: float) -> float:
     return since
 
 
-def times(result: Result, side: str, share: float) -> list[float]:
-    """Seconds until within that share, run by run; infinite if never."""
-    limit = (1 + share) * lowest(result)
+def times(result: Result, side: str, share: float | None) -> list[float]:
+    """Seconds until within that share, run by run; infinite if never. Without one, until the last latency of the
+    stock corner's slowest run, which all its runs reach.
+    """
+    limit = _corner_end(result) if share is None else (1 + share) * lowest(result)
     return [reached(curve(result, run), limit) for run in result["runs"] if run["side"] == side]
+
+
+def _corner_end(result: Result) -> float:
+    return max(curve(result, run)[-1][1] for run in result["runs"] if run["side"] == CORNER)
 
 
 def _times(result: Result) -> list[str]:
@@ -130,13 +138,13 @@ def _gains(result: Result) -> list[str]:
     rng = np.random.default_rng(0)
     rows = []
     for side in sides(result):
-        cells = [_ratio(result, side, share, rng) for share in WITHIN]
+        cells = [_ratio(result, side, share, rng) for share in (None, *WITHIN)]
         rows.append([side, *cells, _whole(result, side)])
-    heads = [f"sooner, {100 * share:g} %" for share in WITHIN]
+    heads = ["sooner, its last latency", *(f"sooner, {100 * share:g} %" for share in WITHIN)]
     return table([f"against {CORNER}", *heads, "whole model, times as fast"], rows)
 
 
-def _ratio(result: Result, side: str, share: float, rng: np.random.Generator) -> str:
+def _ratio(result: Result, side: str, share: float | None, rng: np.random.Generator) -> str:
     def of(name: str) -> list[float]:
         ends = [run["seconds"] for run in result["runs"] if run["side"] == name]
         return [min(pair) for pair in zip(times(result, name, share), ends, strict=True)]

@@ -55,10 +55,15 @@ def test_who_is_sooner_and_who_never_gets_there(result: dict[str, Any]) -> None:
     assert times(result, OURS, 0.01) == [20.0, 20.0]
     page = markdown({"model": result})
     assert "| gradient, evolution 64 | 2 | 10 (10 - 10) | > 100 | > 100 | > 100 | > 100 |" in page
-    assert "| dynatune, diffusion 8 | > 4.5 (4.0 - 5.0) |" in page
+    assert times(result, CORNER, None) == [40.0, 40.0]
+    assert "| dynatune, diffusion 8 | 2.0 (2.0 - 2.0) | > 4.5 (4.0 - 5.0) |" in page
     assert "2.00 (2.00 - 2.00)" in page
     assert "Nothing to tune" not in page
-    assert not numbers({"model": result})  # a median that was never reached is no number
+    # A median that was never reached is no number.
+    assert {key: value for key, value in numbers({"model": result}).items() if key.startswith("model: ")} == {
+        f"model: {CORNER} to its last latency": "1.0",
+        f"model: {OURS} to its last latency": "2.0",
+    }
 
 
 def test_a_model_with_nothing_to_tune_is_listed_apart(result: dict[str, Any], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from benchmarks import gpu_table, runner, speedup_table
+from benchmarks import gpu_table, runner
 from benchmarks.ablation_table import after_as_many, at, slower, time_to, together
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
@@ -19,7 +19,7 @@ def test_a_table_is_made_from_raw_results_alone(name):
     assert (runner.RESULTS / f"{name}.md").read_text() == runner.page_of(import_module(f"benchmarks.{name}"), raw)
 
 
-@pytest.mark.parametrize("name", ["ablation", "speedup"])
+@pytest.mark.parametrize("name", ["ablation", "methods"])
 def test_a_picture_is_made_from_raw_results_alone(name, tmp_path):
     raw = runner.read(name)
     assert raw is not None
@@ -70,32 +70,6 @@ def test_runs_of_different_pace_are_compared_after_as_many_trials():
     assert after_as_many(slow, fast) == 2.0 / 2.5
     assert after_as_many(fast, slow) == 2.5 / 2.0
     assert after_as_many({"curve": []}, fast) != after_as_many({"curve": []}, fast)  # nothing to compare: not a number
-
-
-def test_a_side_is_there_with_its_first_artifact_within_one_per_cent():
-    def stage(seconds: float, latency: float) -> dict[str, object]:
-        return {"seconds": seconds, "blocks": [[latency] * 3, [latency] * 3]}
-
-    stages = {
-        "preset 1 min": stage(70, 2.0),
-        "preset own": stage(50, 0.5),
-        "preset end": stage(900, 1.0),
-        "ours-0 1 min": stage(65, 1.02),
-        "ours-0 2 min": stage(125, 1.005),
-        "ours-0 end": stage(190, 0.9),
-        "ours-1 1 min": stage(66, 1.04),
-    }
-    result = {"stages": stages, "sides": {"preset": {}, "ours-0": {}}}
-    assert speedup_table.reached(result, "ours-0", "preset end") == 125
-    assert speedup_table.reached(result, "preset", "preset end") == 900
-    assert speedup_table.reached(result, "ours-0", "preset own") == float("inf")
-    # After a minute both have a model of then; after ten, ours and the preset's that were there no later.
-    assert speedup_table.by_process(result, 1) == [0.51, 0.51, 0.52, 0.52]
-    assert speedup_table.by_process(result, 10) == []
-    assert speedup_table.by_process(result, 15) == [0.9, 0.9]
-    # The longest session has one seed; another one that was never there says so.
-    assert speedup_table.seeds(result) == ["ours-0", "ours-1"]
-    assert speedup_table.reached(result, "ours-1", "preset end") == float("inf")
 
 
 def _run(pace: float, latencies: list[float]) -> dict[str, object]:
