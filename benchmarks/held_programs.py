@@ -97,30 +97,35 @@ def _default(programs: Mapping[Identity, Program]) -> int:
 def _in_turns(
     measurer: Any, ready: Sequence[Measurement], rng: np.random.Generator, settling: Settling
 ) -> dict[int, float]:
-    """Seconds by number. As many run in turns as there are processes for; the first is among all of them, and what the
-    machine's speed does to it from one turn to the next is taken off the others.
+    """Seconds by number. As many run in turns as there are processes for; one that works is among all of them, and what
+    the machine's speed does to it from one turn to the next is taken off the others.
     """
-    found: dict[int, float] = {}
 
     def settle(*some: Measurement) -> dict[int, float]:
         settled = measurer.settle(some, rng, settling)
         return {} if settled is None else {int(m.program.label): m.median for m in settled.finalists}
 
+    for first in ready:
+        if found := settle(first):
+            break
+    else:
+        return {}
+    (anchor,) = found
+    others = [one for one in ready if one is not first]
+
     def add(times: Mapping[int, float]) -> None:
-        scale = found[anchor] / times[anchor] if anchor in found and anchor in times else 1.0
+        scale = found[anchor] / times[anchor]
         found.update((number, scale * seconds) for number, seconds in times.items() if number not in found)
 
-    if not ready:
-        return found
-    first, others = ready[0], ready[1:]
-    anchor = int(first.program.label)
-    for start in range(0, max(1, len(others)), _AT_A_TIME):
-        add(settle(first, *others[start : start + _AT_A_TIME]))
-    # Of programs with the same code one alone runs.
+    for start in range(0, len(others), _AT_A_TIME):
+        if anchor in (times := settle(first, *others[start : start + _AT_A_TIME])):
+            add(times)
+    # Of programs with the same code only one runs, any of them.
     for one in others:
         if int(one.program.label) not in found:
-            add(settle(first, one))
-            if int(one.program.label) not in found and settle(one):
+            if len(pair := settle(first, one)) > 1:
+                add(pair)
+            elif settle(one):
                 found[int(one.program.label)] = found[anchor]
     return found
 
