@@ -2,7 +2,7 @@
 
 Sides are {evolutionary search, diffusion} x {gradient, DynaTune}: same measurer, same prepared model, same sketches
 (our own for all sides, or stock ones for all). The stock corner, evolutionary search with the gradient scheduler, has
-rounds of 64 and, because that is fairer to it, also of 16. A run ends after `--budget` or when operators have had
+rounds of 64 and also of 16. A run ends after `--budget` or when operators have had
 `--trials-per-operator` on average, and is a process of its own on cores of its own (`--lanes` at a time).
 
 Afterwards every program that any run ever held as the best of an operator is timed again, all of one operator in turns,
