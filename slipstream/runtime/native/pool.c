@@ -5,9 +5,10 @@
    processors there are a few tasks for each thread: it takes its own from the front, the caller what is left from the
    back, and a worker that shares its processor does less.
 
-   Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. The caller
-   is wherever the scheduler put it; each worker is confined to a group of its own that is not the caller's. Without
-   that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
+   Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. Callers
+   are wherever the scheduler put them; each worker is confined to a group of its own. A worker that helps a call is in a
+   group where no call had its caller as it began: a group is left to its caller, and its worker takes another's place.
+   Without that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
    Sharing. Threads are counted: all running calls together use no more than the pool has. Calls take turns: each has all
    threads it can use, the others wait in order of arrival. That answers soonest as long as turns can answer all calls.
@@ -88,7 +89,7 @@ typedef struct Waiting {
 } Waiting;
 
 typedef struct {
-  int threads, limit, depth;
+  int threads, limit, depth, group; /* group: of its caller as it began, or -1 */
   int64_t began;
   Worker *helpers[MOST_THREADS];
 } Call;
@@ -96,7 +97,7 @@ typedef struct {
 static struct {
   pthread_mutex_t lock;
   int users, had_users, capacity, running, helping; /* models, ever any; threads in all; calls; helping workers */
-  int groups, free_group;                /* the group that no worker has */
+  int groups, callers[MOST_THREADS]; /* callers: of running calls, in each group. One group has no worker */
   cpu_set_t allowed, group[MOST_THREADS];
   int group_of[CPU_SETSIZE];
   Waiting *first, **last;
@@ -213,6 +214,7 @@ static void *work(void *argument) {
 
 static void place(Worker *worker, int group) {
   worker->group = group;
+  if (!worker->started) return;
   /* The processors of a container can change under us: then the worker stays where it may. */
   sched_setaffinity(atomic_load(&worker->tid), sizeof(cpu_set_t), &pool.group[group]);
 }
@@ -295,9 +297,9 @@ static void make_groups(void) {
     cores++;
   }
   pool.groups = pool.capacity;
-  pool.free_group = 0;
   for (int g = 0; g < pool.groups; g++) {
     CPU_ZERO(&pool.group[g]);
+    pool.callers[g] = 0;
   }
   int units = pool.groups <= cores ? cores : count;
   for (int i = 0; i < count; i++) {
@@ -309,38 +311,62 @@ static void make_groups(void) {
   for (int g = 0; g < pool.groups; g++) { /* more threads than processors: the rest may run anywhere */
     if (!CPU_COUNT(&pool.group[g])) pool.group[g] = pool.allowed;
   }
-  for (int i = 0; i + 1 < pool.groups; i++) {
-    if (workers[i].started) {
-      place(&workers[i], i + 1);
-    } else {
-      workers[i].group = i + 1;
-    }
-  }
+  for (int i = 0; i + 1 < pool.groups; i++) place(&workers[i], i + 1);
 }
 
-/* Keep the helpers of a call off the group its caller runs in. */
-static void make_way(Call *call) {
-  int cpu = sched_getcpu();
-  if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0 || pool.calls++ % 1024 == 1023) {
+static Worker *worker_in(int group) {
+  for (int i = 0; i + 1 < pool.groups; i++) {
+    if (workers[i].group == group) return &workers[i];
+  }
+  return NULL;
+}
+
+/* A group without a caller or a busy worker; -1 if there is none. */
+static int quiet_group(void) {
+  for (int g = 0; g < pool.groups; g++) {
+    Worker *worker = worker_in(g);
+    if (!pool.callers[g] && !(worker && worker->busy)) return g;
+  }
+  return -1;
+}
+
+/* Move a worker to a quiet group, and the one that is there to the group it leaves. */
+static void move_away(Worker *worker) {
+  int from = worker->group, to = quiet_group();
+  if (to < 0) return;
+  Worker *other = worker_in(to);
+  place(worker, to);
+  if (other) place(other, from);
+}
+
+/* Note where the caller runs. A worker of another call that is there leaves. */
+static void note_caller(Call *call) {
+  int cpu = sched_getcpu(), known = cpu >= 0 && cpu < CPU_SETSIZE;
+  call->group = -1;
+  if (!known || pool.group_of[cpu] < 0 || pool.calls++ % 1024 == 1023) {
     cpu_set_t allowed;
     allowed_now(&allowed);
     if (!CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
-    if (cpu < 0 || cpu >= CPU_SETSIZE || pool.group_of[cpu] < 0) return;
+    if (!known || pool.group_of[cpu] < 0) return;
   }
-  int mine = pool.group_of[cpu];
-  if (mine == pool.free_group) return;
-  for (int i = 0; i + 1 < pool.groups; i++) {
-    if (workers[i].group != mine) continue;
-    int helps = 0;
-    for (int k = 0; k < call->threads - 1; k++) helps |= call->helpers[k] == &workers[i];
-    if (workers[i].busy && !helps) return; /* another call's: it was there first */
-    if (workers[i].started) {
-      place(&workers[i], pool.free_group);
-    } else {
-      workers[i].group = pool.free_group;
+  call->group = pool.group_of[cpu];
+  pool.callers[call->group]++;
+  Worker *there = worker_in(call->group);
+  if (there && there->busy) move_away(there);
+}
+
+/* Give a call the idle workers that it was granted, first those where no call has its caller. */
+static void take_helpers(Call *call, int granted) {
+  for (int beside_caller = 0; beside_caller < 2; beside_caller++) {
+    for (int i = 0; i + 1 < pool.capacity && call->threads < granted; i++) {
+      Worker *worker = &workers[i];
+      if (worker->busy || (!beside_caller && pool.callers[worker->group])) continue;
+      if (!worker->started && !start(worker)) continue;
+      if (pool.callers[worker->group]) move_away(worker);
+      worker->busy = 1;
+      atomic_store(&worker->in_call, 1);
+      call->helpers[call->threads++ - 1] = worker;
     }
-    pool.free_group = mine;
-    return;
   }
 }
 
@@ -463,15 +489,10 @@ int slipstream_pool_begin(int threads) {
   int granted = take_turn(threads);
   call->threads = 1;
   call->limit = call->depth = 0;
-  for (int i = 0; i + 1 < pool.capacity && call->threads < granted; i++) {
-    if (workers[i].busy || (!workers[i].started && !start(&workers[i]))) continue;
-    workers[i].busy = 1;
-    atomic_store(&workers[i].in_call, 1);
-    call->helpers[call->threads++ - 1] = &workers[i];
-  }
+  note_caller(call);
+  take_helpers(call, granted);
   for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
   pool.helping -= granted - call->threads; /* workers that could not be started */
-  if (call->threads > 1) make_way(call);
   call->began = now_ns();
   pthread_mutex_unlock(&pool.lock);
   wake_helpers(call->helpers, call->threads - 1);
@@ -492,6 +513,7 @@ void slipstream_pool_end(void) {
     call->helpers[i]->busy = 0;
     atomic_store(&call->helpers[i]->in_call, 0);
   }
+  if (call->group >= 0 && pool.callers[call->group]) pool.callers[call->group]--; /* 0: the groups are new */
   pool.helping -= call->threads - 1;
   pool.running--;
   pool.ended_at = now_ns();
@@ -638,6 +660,7 @@ void slipstream_pool_free(void *memory) {
 static void reset(void) {
   pthread_mutex_init(&pool.lock, NULL);
   pool.running = pool.helping = 0;
+  memset(pool.callers, 0, sizeof pool.callers);
   pool.patience = LEAST_PATIENCE;
   pool.first = NULL;
   pool.last = &pool.first;
