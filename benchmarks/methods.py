@@ -1,9 +1,9 @@
 """Both methods, each with and without the other, beside MetaSchedule as its users run it (hours).
 
 Sides are {evolutionary search, diffusion} x {gradient, DynaTune}: same measurer, same prepared model, same sketches
-(our own for all sides, or stock ones for all). The stock corner, evolutionary search with the gradient scheduler, has
-rounds of 64 and also of 16. A run ends after `--budget` or when operators have had
-`--trials-per-operator` on average, and is a process of its own on cores of its own (`--lanes` at a time).
+(our own for all sides, or stock ones for all). Evolutionary search has rounds of 64 and also of 16. A run ends after
+`--budget` or when operators have had `--trials-per-operator` on average, and is a process of its own on cores of its
+own (`--lanes` at a time).
 
 Afterwards every program that any run ever held as the best of an operator is timed again, all of one operator in turns,
 on a machine that does nothing else. Curves are computed from these times, whatever the runs believed. Whole models with
@@ -43,28 +43,17 @@ QUICK = {
     "rounds": 3,
 }
 MODELS = ("squeezenet1_1", "mobilenet_v2", "resnet18", "transformer_encoder")
+_METASCHEDULE: Mapping[str, Any] = {"search": "evolutionary", "cost": "metaschedule"}
 _EVOLUTION = {"population": 512, "generations": 4, "patience_trials": 1_000_000}
+_SEARCHES: Mapping[str, Mapping[str, Any]] = {
+    "evolution 64": {**_METASCHEDULE, "settings": {**_EVOLUTION, "slot_trials": 64}},
+    "evolution 16": {**_METASCHEDULE, "settings": {**_EVOLUTION, "slot_trials": 16}},
+    "diffusion 8": {"settings": {"patience_trials": 1_000_000}},
+}
 SIDES: Mapping[str, Mapping[str, Any]] = {
-    "gradient, evolution 64": {
-        "scheduler": "gradient",
-        "search": "evolutionary",
-        "cost": "metaschedule",
-        "settings": {**_EVOLUTION, "slot_trials": 64},
-    },
-    "gradient, evolution 16": {
-        "scheduler": "gradient",
-        "search": "evolutionary",
-        "cost": "metaschedule",
-        "settings": {**_EVOLUTION, "slot_trials": 16},
-    },
-    "dynatune, evolution 16": {
-        "scheduler": "dynatune",
-        "search": "evolutionary",
-        "cost": "metaschedule",
-        "settings": {**_EVOLUTION, "slot_trials": 16},
-    },
-    "gradient, diffusion 8": {"scheduler": "gradient", "settings": {"patience_trials": 1_000_000}},
-    "dynatune, diffusion 8": {"settings": {"patience_trials": 1_000_000}},
+    f"{scheduler}, {name}": {"scheduler": scheduler, **search}
+    for name, search in _SEARCHES.items()
+    for scheduler in ("gradient", "dynatune")
 }
 
 
