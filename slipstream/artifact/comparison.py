@@ -29,6 +29,9 @@ RunBlock = Callable[[float, int], Block]
 """Runs one block of so many seconds; the number seeds its arrival times, the same for all contenders of a round."""
 
 _LEAST_ROUNDS = 10
+_LEAST_LONG_ROUNDS = 5
+_CALLS_TO_SETTLE = 10
+_LONGEST_TO_SETTLE = 1.0
 _ALLOWED = 1e-2
 _ROUNDS_TO_CHOOSE = 3
 
@@ -120,9 +123,12 @@ class Comparison:
         """Time all contenders for about `seconds` together, each at the setting that is fastest in this pattern."""
         began = time.perf_counter()
         length = block_length(pattern, seconds, len(self._started))
+        rounds = _LEAST_ROUNDS
+        if pattern.callers > 1 and pattern.rate is None:
+            length, rounds = self._settled_length(pattern, length, rng), _LEAST_LONG_ROUNDS
         chosen = {name: self._fastest(name, pattern, length, rng) for name in self._started}
         runs = {name: partial(self._started[name][setting].block, pattern) for name, setting in chosen.items()}
-        blocks = interleave_blocks(runs, length, seconds, rng, progress, began)
+        blocks = interleave_blocks(runs, length, seconds, rng, progress, began, rounds)
         timings = tuple(timing_of(name, blocks[name], chosen[name]) for name in blocks)
         others = [name for name in blocks if name != OURS]
         return Part(pattern, timings, tuple(ratio_of(name, blocks[OURS], blocks[name]) for name in others))
@@ -152,17 +158,29 @@ class Comparison:
         tolerances = [check.tolerance for check in verification.outputs] if verification else []
         return max([_ALLOWED, *(2 * tolerance for tolerance in tolerances if tolerance > _ALLOWED)])
 
+    def _settled_length(self, pattern: RequestPattern, length: float, rng: np.random.Generator) -> float:
+        """Several callers begin together and end one by one: a block in which each calls once or twice is mostly that.
+
+        So long, if not over a second, that each calls some ten times.
+        """
+        seed = int(rng.integers(2**32))
+        first = [next(iter(settings.values())).block(pattern, length, seed) for settings in self._started.values()]
+        slowest = max(float(np.median(block.latencies)) for block in first)
+        return max(length, min(_CALLS_TO_SETTLE * (slowest + pattern.pause), _LONGEST_TO_SETTLE))
+
     def _fastest(self, name: str, pattern: RequestPattern, length: float, rng: np.random.Generator) -> str:
+        """The setting with the lowest median or, for several callers, with which most requests are served."""
         settings = self._started[name]
         if len(settings) == 1:
             return next(iter(settings))
-        medians: dict[str, list[float]] = {setting: [] for setting in settings}
+        times: dict[str, list[float]] = {setting: [] for setting in settings}
         for _ in range(_ROUNDS_TO_CHOOSE):
             seed = int(rng.integers(2**32))
             for setting in rng.permutation(list(settings)).tolist():
                 block = settings[setting].block(pattern, length, seed)
-                medians[setting].append(float(np.median(block.latencies)))
-        return min(medians, key=lambda setting: float(np.median(medians[setting])))
+                alone = pattern.callers == 1 or pattern.rate is not None
+                times[setting].append(float((np.median if alone else np.mean)(block.latencies)))
+        return min(times, key=lambda setting: float(np.median(times[setting])))
 
 
 def block_length(pattern: RequestPattern, seconds: float, contenders: int) -> float:
@@ -177,13 +195,14 @@ def interleave_blocks(
     rng: np.random.Generator,
     progress: Progress = lambda done: None,
     began: float | None = None,
+    least_rounds: int = _LEAST_ROUNDS,
 ) -> dict[str, list[Block]]:
-    """Run blocks of all contenders in a new order each round, for `seconds` since `began` or ten rounds at least."""
+    """Run blocks of all contenders in a new order each round, for `seconds` since `began`, `least_rounds` at least."""
     blocks: dict[str, list[Block]] = {name: [] for name in contenders}
     began = time.perf_counter() if began is None else began
     rounds = 0
-    while (elapsed := time.perf_counter() - began) < seconds or rounds < _LEAST_ROUNDS:
-        progress(min(elapsed / seconds, 1.0))
+    while (elapsed := time.perf_counter() - began) < seconds or rounds < least_rounds:
+        progress(min(elapsed / seconds, rounds / least_rounds, 1.0))
         seed = int(rng.integers(2**32))
         for name in rng.permutation(list(contenders)).tolist():
             blocks[name].append(contenders[name](length, seed))

@@ -17,6 +17,9 @@ from slipstream.errors import InputError
 # A block whose requests arrive faster than they are served ends after this many times its length.
 _MOST_LENGTHS = 2.0
 
+_Found = tuple[list[float], float]
+"""A caller's latencies, and when its last request ended."""
+
 
 @dataclass(frozen=True)
 class RequestPattern:
@@ -59,7 +62,7 @@ class Block:
     """Requests that followed each other. Latencies count from the call or, with a rate, from the arrival."""
 
     latencies: list[float]
-    seconds: float  # from the start of the block to the end of its last request
+    seconds: float  # from the start of the block to the end of a caller's last request, the mean of all callers
     processor_seconds: float  # user and system time of the whole process meanwhile
     unserved: int = 0  # arrivals that were never served; their latencies are the time until the block was ended
 
@@ -74,9 +77,10 @@ class _Clock:
     def start(self) -> None:
         self.began, self.processor = time.perf_counter(), time.process_time()
 
-    def block(self, latencies: list[float], unserved: int = 0) -> Block:
-        seconds, processor = time.perf_counter() - self.began, time.process_time() - self.processor
-        return Block(latencies, seconds, processor, unserved)
+    def block(self, callers: Sequence[_Found], unserved: int = 0) -> Block:
+        latencies = [latency for own, _ in callers for latency in own]
+        seconds = sum(ended - self.began for _, ended in callers) / len(callers)
+        return Block(latencies, seconds, time.process_time() - self.processor, unserved)
 
 
 @dataclass
@@ -107,37 +111,38 @@ def run_block(
     together = threading.Barrier(pattern.callers, action=clock.start)
     arrivals = _Arrivals(_arrival_times(pattern.rate, seconds, seed)) if pattern.rate else None
 
-    def call(number: int) -> list[float]:
+    def call(number: int) -> _Found:
         try:
             run()
             together.wait()
             if arrivals is not None:
                 latencies = _serve(run, arrivals, clock.began, clock.began + _MOST_LENGTHS * seconds)
                 time.sleep(max(0.0, clock.began + seconds - time.perf_counter()))  # in which none happened to arrive
-                return latencies
-            # Callers that pause begin one after the other, so that they do not call in step.
-            return _call_in_turn(run, pattern.pause, pattern.pause * (number + 1) / pattern.callers, clock, seconds)
+            else:  # callers that pause begin one after the other, so that they do not call in step
+                first_pause = pattern.pause * (number + 1) / pattern.callers
+                latencies = _call_in_turn(run, pattern.pause, first_pause, clock, seconds)
+            return latencies, time.perf_counter()
         except BaseException:
             together.abort()
             raise
 
     if pattern.callers == 1:
-        latencies = call(0)
+        found = [call(0)]
     elif pool is None:
         with ThreadPoolExecutor(pattern.callers) as own:
-            latencies = _all_callers(own, call, pattern.callers)
+            found = _all_callers(own, call, pattern.callers)
     else:
-        latencies = _all_callers(pool, call, pattern.callers)
-    return clock.block(latencies, arrivals.unserved if arrivals else 0)
+        found = _all_callers(pool, call, pattern.callers)
+    return clock.block(found, arrivals.unserved if arrivals else 0)
 
 
-def _all_callers(pool: Executor, call: Callable[[int], list[float]], callers: int) -> list[float]:
+def _all_callers(pool: Executor, call: Callable[[int], _Found], callers: int) -> list[_Found]:
     futures = [pool.submit(call, number) for number in range(callers)]
     failures = [error for future in futures if (error := future.exception()) is not None]
     if failures:
         # Those that wait for a caller that failed fail too, with an error of the barrier.
         raise next((error for error in failures if not isinstance(error, threading.BrokenBarrierError)), failures[0])
-    return [latency for future in futures for latency in future.result()]
+    return [future.result() for future in futures]
 
 
 def _call_in_turn(

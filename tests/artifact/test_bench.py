@@ -107,6 +107,14 @@ def test_every_setting_is_a_process_and_the_faster_one_is_named(tiny_artifact: P
     assert len(started & left) <= 1  # at most the sandbox that reads ONNX files
 
 
+def test_each_of_several_callers_calls_often_in_a_block(tiny_artifact: Path) -> None:
+    """Else requests a second are those of callers that all begin at once and wait for the last one."""
+    pattern = RequestPattern(pause=0.05, callers=2)
+    with Comparison(tiny_artifact, threads=1) as comparison:
+        (timing,) = comparison.measure(pattern, 0.1, np.random.default_rng(0)).timings
+    assert timing.runs >= 5 * 2 * 8  # rounds, callers, calls
+
+
 def test_the_process_is_bound_to_the_cores_given(tiny_artifact: Path) -> None:
     core = min(psutil.Process().cpu_affinity())
     with Comparison(tiny_artifact, threads=1, cores=[core]) as comparison:

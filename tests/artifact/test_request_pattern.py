@@ -45,6 +45,19 @@ def test_callers_are_threads_that_call_at_the_same_time() -> None:
     assert len(block.latencies) / block.seconds > 1 / SERVICE
 
 
+def test_requests_a_second_do_not_count_the_wait_for_the_last_caller() -> None:
+    slow: list[int] = []
+
+    def run() -> None:
+        if not slow:
+            slow.append(threading.get_ident())
+        time.sleep(0.4 if threading.get_ident() == slow[0] else 0.01)
+
+    block = run_block(run, RequestPattern(callers=2), 0.1)
+    # One call of 0.4 s, and 0.01 s each until 0.1 s are over.
+    assert 0.25 <= block.seconds < max(block.latencies)
+
+
 def test_latency_counts_from_the_arrival() -> None:
     """One server that always takes as long: Lindley's recursion gives the least that each request can take."""
     rate, seconds, seed = 150.0, 0.3, 3
