@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.lanes import in_lanes, lanes_argument, on_cores, shares
 from benchmarks.originals.picture import picture
-from benchmarks.originals.settings import COMMIT, MEASURES_PER_ROUND, SIDES, TRIALS_PER_TASK
+from benchmarks.originals.settings import COMMIT, KNOWN_TO_LLVM_14, MEASURES_PER_ROUND, SIDES, TRIALS_PER_TASK
 from benchmarks.originals.table import METASCHEDULE, OURS, markdown, numbers
 from slipstream.errors import SlipstreamError
 
@@ -164,7 +164,7 @@ def native_target() -> str:
 
     target = resolve_target()
     without = ",".join(f"-{feature}" for feature in target.disabled)
-    return f"llvm -mcpu={target.cpu}" + (f" -mattr={without}" if without else "")
+    return f"llvm -mcpu={KNOWN_TO_LLVM_14.get(target.cpu, target.cpu)}" + (f" -mattr={without}" if without else "")
 
 
 def compare_models(
