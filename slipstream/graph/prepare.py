@@ -34,6 +34,7 @@ from slipstream.graph.gpu.transposes import move_transposes
 from slipstream.graph.layout import convert_layout
 from slipstream.graph.pass_report import PassReport, sum_reports
 from slipstream.graph.relax_walk import map_prim_funcs
+from slipstream.graph.slices import use_slices
 from slipstream.graph.storage_type import store_in
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.nodes import nodes
@@ -163,6 +164,12 @@ PASSES: tuple[Pass, ...] = (
         "transposes",
         "for tensor cores: moved behind the operators that read them, until two cancel",
         lambda mod, target: move_transposes(mod) if target.uses_tensor_cores else mod,
+        optional=True,
+    ),
+    Pass(
+        "slices",
+        "the results of a split, and of a gather at one place, as slices, which the operators that read them compute",
+        lambda mod, _: use_slices(mod),
         optional=True,
     ),
     Pass(
