@@ -199,6 +199,31 @@ def test_depthwise_convolutions_have_no_copy_of_the_image(
     assert len(parallel(scheduled)) == 1
 
 
+@pytest.mark.parametrize("shape", [(1, 24, 64), (3, 5, 48), (2, 4, 7)])
+@pytest.mark.parametrize("which", ["layer_norm", "softmax"])
+def test_all_stages_of_a_row_are_in_one_parallel_loop(target: Target, shape: tuple[int, ...], which: str) -> None:
+    x = te.placeholder(shape, name="x")
+    scale, shift = (te.placeholder(shape[-1:], name=name) for name in ("scale", "shift"))
+    if which == "softmax":
+        func = lowered(x, topi.nn.fast_softmax(x, axis=-1))
+    else:
+        func = lowered(x, scale, shift, topi.nn.layer_norm(x, scale, shift, [len(shape) - 1], 1e-5))
+    assert len(loops_of(check(func, target), tirx.ForKind.PARALLEL)) == 1
+
+
+def test_rows_that_other_rows_need_too_are_computed_once(target: Target) -> None:
+    x = te.placeholder((4, 16, 32), name="x")
+    maxima = topi.max(x, axis=2)
+    both = te.compute((4, 16, 32), lambda i, j, k: x[i, j, k] - maxima[i, j] - maxima[i, 15 - j], name="both")
+    assert len(loops_of(check(lowered(x, both), target), tirx.ForKind.PARALLEL)) > 1
+
+
+def test_fewer_rows_than_threads_are_spread_stage_by_stage() -> None:
+    x = te.placeholder((2, 4096), name="x")
+    func = lowered(x, topi.nn.fast_softmax(x, axis=1))
+    assert len(loops_of(check(func, resolve_target(threads=4)), tirx.ForKind.PARALLEL)) > 1
+
+
 def test_transpose_in_square_tiles(target: Target) -> None:
     x = te.placeholder((4, 32, 48), name="x")
     scheduled = check(lowered(x, topi.transpose(x, [0, 2, 1])), target)
@@ -225,7 +250,7 @@ def test_scheduling_twice_gives_the_same_program(target: Target) -> None:
 @given(
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     axis=st.integers(0, 3),
-    which=st.sampled_from(["softmax", "sum", "transpose", "slice"]),
+    which=st.sampled_from(["softmax", "norm", "sum", "transpose", "slice"]),
 )
 def test_any_shape(shape: list[int], axis: int, which: str) -> None:
     target = resolve_target(threads=2)
@@ -233,6 +258,7 @@ def test_any_shape(shape: list[int], axis: int, which: str) -> None:
     axis %= len(shape)
     bodies: dict[str, Body] = {
         "softmax": lambda: topi.nn.fast_softmax(x, axis=axis),
+        "norm": lambda: topi.multiply(topi.subtract(x, topi.max(x, axis=axis, keepdims=True)), x),
         "sum": lambda: topi.sum(topi.multiply(x, x), axis=axis, keepdims=True),
         "transpose": lambda: topi.transpose(x, [*range(axis, len(shape)), *range(axis)]),
         "slice": lambda: topi.fast_exp(topi.strided_slice(x, [0], [max(1, shape[0] // 2)], [1], axes=[0])),

@@ -30,7 +30,7 @@ def model_of(nodes: list[onnx.NodeProto], constants: dict[str, object], result: 
 def heads_of_a_split() -> onnx.ModelProto:
     """The parts of a joint projection, of different widths, each cut into heads."""
     parts, nodes = {"q": 2, "k": 2, "v": 4}, []
-    for name, width in parts.items():
+    for name in parts:
         nodes += [
             helper.make_node("Reshape", [name, f"{name} shape"], [f"{name} cut"]),
             helper.make_node("Transpose", [f"{name} cut"], [f"{name} heads"], perm=[1, 0, 2]),

@@ -19,6 +19,7 @@ from slipstream.graph.cpu.depthwise import find_border, share_rows
 from slipstream.graph.cpu.dot_product import find_dot_product, intrinsic
 from slipstream.graph.cpu.register_tile import choose_tile, useful_padding
 from slipstream.graph.cpu.spread_loops import spread_blocks, vectorize_registers
+from slipstream.graph.cpu.whole_rows import schedule_rows
 from slipstream.graph.describe.blocks import adds_partial_sums
 from slipstream.graph.gpu.default_schedule import schedule_on_gpu
 from slipstream.graph.schedule_blocks import (
@@ -73,7 +74,7 @@ def default_sketch(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None
     """
     if target.gpu is not None:
         return None
-    for strategy in (_schedule_padded_contraction, _schedule_contraction, _schedule_loops):
+    for strategy in (_schedule_padded_contraction, _schedule_contraction, _schedule_rows, _schedule_loops):
         try:
             sch = start_schedule(func)
             if strategy(sch, target):
@@ -214,6 +215,12 @@ def _tile_partial_sums(sch: s_tir.Schedule, anchor: Any, around: Any, at_once: A
     unroll_and_vectorize(sch, tile)
     sch.unroll(reductions[-1])
     return _Parts(reductions, tile)
+
+
+def _schedule_rows(sch: s_tir.Schedule, target: Target) -> bool:
+    """Reductions of rows and what is done with them: all stages row by row."""
+    inline_cheap_blocks(sch)
+    return schedule_rows(sch, target)
 
 
 def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
