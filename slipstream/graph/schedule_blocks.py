@@ -17,6 +17,9 @@ DATA_PARALLEL, REDUCTION = 0, 2
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 # Blocks marked so only depend on weights: they are cut out and computed at compile time.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
+# Vectors that a core reads and writes in about a microsecond, in which others would only have been told to begin.
+_MINOR_STEPS = 512
+_MINOR_SHARE = 4
 
 
 def start_schedule(func: tirx.PrimFunc) -> s_tir.Schedule:
@@ -59,6 +62,18 @@ def elements_of(buffer: Any) -> int:
     for extent in buffer.shape:
         total *= int(extent)
     return total
+
+
+def iterations(sch: s_tir.Schedule, block: Any) -> int:
+    """How often the body of a block runs."""
+    return math.prod(extent_of(sch, loop) for loop in sch.get_loops(block))
+
+
+def is_minor(sch: s_tir.Schedule, block: Any, target: Target) -> bool:
+    """Whether the block does so little beside another one that one core has done it before others have begun."""
+    own = iterations(sch, block)
+    most = max(iterations(sch, other) for other in blocks(sch))
+    return own * _MINOR_SHARE <= most and own <= _MINOR_STEPS * target.vector_elements
 
 
 def uses(region: Any, variable: Any) -> bool:

@@ -218,6 +218,25 @@ def test_rows_that_other_rows_need_too_are_computed_once(target: Target) -> None
     assert len(loops_of(check(lowered(x, both), target), tirx.ForKind.PARALLEL)) > 1
 
 
+@pytest.mark.parametrize("which", ["mean", "pooling"])
+def test_a_division_is_in_the_loop_of_its_sum(target: Target, which: str) -> None:
+    x = te.placeholder((1, 14, 14, 48), name="x")
+    if which == "mean":
+        body = topi.divide(topi.sum(x, axis=[1, 2], keepdims=True), tirx.const(14.0 * 14.0, "float32"))
+    else:
+        body = topi.nn.pool2d(x, [3, 3], [1, 1], [1, 1], [1, 1, 1, 1], "avg", layout="NHWC", count_include_pad=False)
+    assert len(loops_of(check(lowered(x, body), target), tirx.ForKind.PARALLEL)) == 1
+
+
+def test_what_one_core_does_sooner_is_not_spread(target: Target) -> None:
+    """A gate: few values, computed from a short vector, that scale a whole image."""
+    image, pooled = te.placeholder((1, 28, 28, 32), name="image"), te.placeholder((1, 8), name="pooled")
+    weight = te.placeholder((8, 32), name="weight")
+    gate = topi.reshape(topi.sigmoid(topi.matmul(pooled, weight)), (1, 1, 1, 32))
+    scheduled = check(lowered(image, pooled, weight, topi.multiply(image, gate)), target)
+    assert len(loops_of(scheduled, tirx.ForKind.PARALLEL)) == 1
+
+
 def test_fewer_rows_than_threads_are_spread_stage_by_stage() -> None:
     x = te.placeholder((2, 4096), name="x")
     func = lowered(x, topi.nn.fast_softmax(x, axis=1))

@@ -30,8 +30,10 @@ from slipstream.graph.schedule_blocks import (
     count_loads,
     elements_of,
     extent_of,
+    is_minor,
     is_plain_copy,
     iter_kinds,
+    iterations,
     pads_rows,
     split_by_kind,
     start_schedule,
@@ -162,6 +164,8 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     for block in epilogue:
         sch.reverse_compute_at(block, tiles[-1], preserve_unit_loops=True)
     done = [whole, *epilogue]
+    if not is_minor(sch, whole, target):
+        sch.parallel(cores)
     parts = _Parts([], [])
     if total is not None:
         parts = _tile_partial_sums(sch, anchor, reductions[-1], at_once, first=1 + len(tiles) + len(reductions))
@@ -170,7 +174,6 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
         sch.compute_at(border, cores, preserve_unit_loops=True)
         vectorize_registers(sch, sch.get_loops(border)[-1], target)
         done.append(border)
-    sch.parallel(cores)
     if dot is None:
         unroll_and_vectorize(sch, inner)
     else:
@@ -233,14 +236,8 @@ def _schedule_loops(sch: s_tir.Schedule, target: Target) -> bool:
 def find_contraction(sch: s_tir.Schedule) -> Any | None:
     """The block that multiplies two tensors and sums up, with the most iterations; None if there is none."""
 
-    def iterations(block: Any) -> int:
-        total = 1
-        for loop in sch.get_loops(block):
-            total *= extent_of(sch, loop)
-        return total
-
     candidates = [block for block in blocks(sch) if _is_contraction(sch, block)]
-    return max(candidates, key=iterations, default=None)
+    return max(candidates, key=lambda block: iterations(sch, block), default=None)
 
 
 def _weights(sch: s_tir.Schedule) -> list[Any]:
