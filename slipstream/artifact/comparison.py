@@ -29,6 +29,7 @@ RunBlock = Callable[[float, int], Block]
 """Runs one block of so many seconds; the number seeds its arrival times, the same for all contenders of a round."""
 
 _LEAST_ROUNDS = 10
+# Of several callers: fewer rounds, whose blocks are longer.
 _LEAST_LONG_ROUNDS = 5
 _CALLS_TO_SETTLE = 10
 _LONGEST_TO_SETTLE = 1.0
@@ -173,13 +174,13 @@ class Comparison:
         settings = self._started[name]
         if len(settings) == 1:
             return next(iter(settings))
+        typical = np.median if pattern.callers == 1 or pattern.rate is not None else np.mean
         times: dict[str, list[float]] = {setting: [] for setting in settings}
         for _ in range(_ROUNDS_TO_CHOOSE):
             seed = int(rng.integers(2**32))
             for setting in rng.permutation(list(settings)).tolist():
                 block = settings[setting].block(pattern, length, seed)
-                alone = pattern.callers == 1 or pattern.rate is not None
-                times[setting].append(float((np.median if alone else np.mean)(block.latencies)))
+                times[setting].append(float(typical(block.latencies)))
         return min(times, key=lambda setting: float(np.median(times[setting])))
 
 
