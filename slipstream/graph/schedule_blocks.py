@@ -71,9 +71,11 @@ def iterations(sch: s_tir.Schedule, block: Any) -> int:
 
 def is_minor(sch: s_tir.Schedule, block: Any, target: Target) -> bool:
     """Whether the block does so little beside another one that one core has done it before others have begun."""
-    own = iterations(sch, block)
-    most = max(iterations(sch, other) for other in blocks(sch))
-    return own * _MINOR_SHARE <= most and own <= _MINOR_STEPS * target.vector_elements
+    own, *others = (
+        max(iterations(sch, one), *(elements_of(region.source) for region in sch.get(one).writes))
+        for one in (block, *blocks(sch))
+    )
+    return own * _MINOR_SHARE <= max(others) and own <= _MINOR_STEPS * target.vector_elements
 
 
 def uses(region: Any, variable: Any) -> bool:
