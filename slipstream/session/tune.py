@@ -221,6 +221,7 @@ def resume(
         with starting_early(resolved, parts.measurer.name):
             models = read_models(asked, resolved)
             operators = session_operators(models)
+            _must_know(operators, opened.session_operators(record.id), folder)
             now = Budget.of(budget, trials, until_latency, until_gain_below)
             if now != Budget():
                 limits = _more(now, record, opened)
@@ -228,6 +229,17 @@ def resume(
             opened.update_session(folder.session, status="running")
             watcher = _with_messages(_broadcast([*callbacks, *views]), models)
             return SessionRun(folder, opened, models, operators, resolved, parts, watcher, began, file, fleet).run()
+
+
+def _must_know(operators: Sequence[Operator], known: Mapping[str, int], folder: SessionDirectory) -> None:
+    """Another version may divide a model into other operators than those that the session has measured."""
+    new = sum(operator.key not in known for operator in operators)
+    if new or len(known) != len(operators):
+        raise SlipstreamError(
+            f"{folder.path} was tuned by a version of Slipstream or TVM that divided the model into other operators: "
+            f"{new} of {len(operators)} are new. Its model can be used as before. To go on, tune into a new folder; "
+            f"'--store {folder.store}' keeps what was measured of the others"
+        )
 
 
 def describe_hardware(target: Target, rpc_key: str | None = None, measurer: str = "local") -> dict[str, Any]:

@@ -273,6 +273,21 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "session"
 
 
+def test_a_session_whose_operators_another_version_no_longer_makes(begun: Path, tmp_path: Path) -> None:
+    session = shutil.copytree(begun, tmp_path / "s")
+    with sqlite3.connect(session / "store.db") as connection:
+        connection.execute("UPDATE operator SET key = 'of before' WHERE id = (SELECT min(id) FROM operator)")
+    with pytest.raises(SlipstreamError, match=r"other operators: 1 of \d+ are new.*--store .*store\.db") as refused:
+        slipstream.resume(session, trials=2, measurer=synthetic)
+    assert "\n" not in str(refused.value)
+    shutil.copy(begun.parent / "small.onnx", tmp_path)
+    more = slipstream.tune(
+        tmp_path / "small.onnx", tmp_path / "new", store=session / "store.db", trials=2, measurer=synthetic, **QUICK
+    )
+    assert more.trials == 2
+    assert (tmp_path / "new" / "model" / "manifest.json").exists()
+
+
 @pytest.fixture
 def session(begun: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(begun, tmp_path / "session"))
