@@ -63,7 +63,8 @@ def run(name: str, arguments: Sequence[str] | None = None) -> None:
     try:
         if not options.table:
             measure(benchmark, own_name, options, command)
-        print(make_table(benchmark, own_name, options.out), end="")
+        if options.table or read(own_name, options.out) is not None:  # none where it was asked to prepare only
+            print(make_table(benchmark, own_name, options.out), end="")
     except SlipstreamError as error:
         sys.exit(f"error: {error}")
 

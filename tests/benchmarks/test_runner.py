@@ -52,6 +52,14 @@ def test_a_table_needs_the_raw_results_and_nothing_else(benchmark, tmp_path, mon
     assert "| 2 | 4 |" in (runner.QUICK / "squares.md").read_text()
 
 
+def test_one_that_is_asked_to_prepare_only_has_no_table(benchmark, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    benchmark.measure = lambda options: iter(())
+    runner.run("squares", ["--out", "out"])
+    assert capsys.readouterr().out == ""
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_large_results_are_compressed(tmp_path):
     raw = {"about": {}, "data": list(range(100_000))}
     runner.write("numbers", {"about": {}, "data": []}, tmp_path)
