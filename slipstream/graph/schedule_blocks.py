@@ -71,11 +71,14 @@ def iterations(sch: s_tir.Schedule, block: Any) -> int:
 
 def is_minor(sch: s_tir.Schedule, block: Any, target: Target) -> bool:
     """Whether the block does so little beside another one that one core has done it before others have begun."""
-    own, *others = (
-        max(iterations(sch, one), *(elements_of(region.source) for region in sch.get(one).writes))
-        for one in (block, *blocks(sch))
-    )
-    return own * _MINOR_SHARE <= max(others) and own <= _MINOR_STEPS * target.vector_elements
+    own = _work(sch, block)
+    if own > _MINOR_STEPS * target.vector_elements:
+        return False
+    return any(_work(sch, other) >= own * _MINOR_SHARE for other in blocks(sch))
+
+
+def _work(sch: s_tir.Schedule, block: Any) -> int:
+    return max(iterations(sch, block), *(elements_of(region.source) for region in sch.get(block).writes))
 
 
 def uses(region: Any, variable: Any) -> bool:

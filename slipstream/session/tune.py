@@ -237,7 +237,7 @@ def _must_know(operators: Sequence[Operator], known: Mapping[str, int], folder: 
     if new or len(known) != len(operators):
         raise SlipstreamError(
             f"{folder.path} was tuned by a version of Slipstream or TVM that divided the model into other operators: "
-            f"{new} of {len(operators)} are new. Its model can be used as before. To go on, tune into a new folder; "
+            f"{new} of {len(operators)} are new. Nothing of it is lost. To go on, tune into a new folder; "
             f"'--store {folder.store}' keeps what was measured of the others"
         )
 

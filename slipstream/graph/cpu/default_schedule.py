@@ -222,6 +222,8 @@ def _tile_partial_sums(sch: s_tir.Schedule, anchor: Any, around: Any, at_once: A
 
 def _schedule_rows(sch: s_tir.Schedule, target: Target) -> bool:
     """Reductions of rows and what is done with them: all stages row by row."""
+    if not any(REDUCTION in iter_kinds(sch, block) for block in blocks(sch)):
+        return False
     inline_cheap_blocks(sch)
     return schedule_rows(sch, target)
 

@@ -132,20 +132,32 @@ def _spread_row_reduction(sch: s_tir.Schedule, block: Any, target: Target) -> An
     """
     spatial, reductions = split_by_kind(sch, block)
     sch.reorder(*spatial, *reductions)
-    width = vector_width(extent_of(sch, reductions[-1]), target)
-    if extent_of(sch, reductions[-1]) >= 2 * width > 2:
-        with contextlib.suppress(s_tir.schedule.ScheduleError):
-            partial = sch.rfactor(sch.split(reductions[-1], [None, width])[1], len(spatial))
+    with contextlib.suppress(s_tir.schedule.ScheduleError):
+        if (partial := reduce_by_lanes(sch, block, target)) is not None:
             rows, first, *_, lanes = _fuse_first(sch, sch.get_loops(partial), len(spatial))
             sch.reverse_compute_at(block, rows)
             sch.parallel(rows)
-            sch.vectorize(lanes)
-            init = sch.decompose_reduction(partial, first)
-            sch.vectorize(sch.get_loops(init)[-1])
+            vectorize_lanes(sch, partial, lanes, first)
             return rows
     rows, *_ = _fuse_first(sch, sch.get_loops(block), len(spatial))
     sch.parallel(rows)
     return rows
+
+
+def reduce_by_lanes(sch: s_tir.Schedule, block: Any, target: Target) -> Any | None:
+    """A new block with one partial result for each vector lane, which `block` then reduces; None for short rows."""
+    spatial, reductions = split_by_kind(sch, block)
+    width = vector_width(extent_of(sch, reductions[-1]), target)
+    if not extent_of(sch, reductions[-1]) >= 2 * width > 2:
+        return None
+    return sch.rfactor(sch.split(reductions[-1], [None, width])[1], len(spatial))
+
+
+def vectorize_lanes(sch: s_tir.Schedule, partial: Any, lanes: Any, first_reduction: Any) -> None:
+    """Compute the partial results of a row side by side, from their initial values on."""
+    sch.vectorize(lanes)
+    init = sch.decompose_reduction(partial, first_reduction)
+    sch.vectorize(sch.get_loops(init)[-1])
 
 
 def _fuse_first(sch: s_tir.Schedule, loops: list[Any], count: int) -> list[Any]:

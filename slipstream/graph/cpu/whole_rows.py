@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import s_tir
 
-from slipstream.graph.cpu.spread_loops import vectorize_registers
+from slipstream.graph.cpu.spread_loops import reduce_by_lanes, vectorize_lanes, vectorize_registers
 from slipstream.graph.schedule_blocks import (
     DATA_PARALLEL,
     REDUCTION,
@@ -22,7 +22,6 @@ from slipstream.graph.schedule_blocks import (
     iter_kinds,
     reads_along,
     split_by_kind,
-    vector_width,
 )
 from slipstream.machine.target import Target
 
@@ -43,14 +42,16 @@ def schedule_rows(sch: s_tir.Schedule, target: Target) -> bool:
     most = min(count // target.threads, _ROWS_AT_ONCE if all(_is_small(sch, stage, axes) for stage in stages) else 1)
     split = []
     for stage in stages:
-        split += _by_lanes(sch, stage, axes, target) if REDUCTION in iter_kinds(sch, stage) else [stage]
+        if REDUCTION in iter_kinds(sch, stage) and (partial := reduce_by_lanes(sch, stage, target)) is not None:
+            split.append(partial)
+        split.append(stage)
     *outer, last = loops
     at_once = max(divisors(extent_of(sch, last), most))
     rows = sch.fuse(*outer, sch.split(last, [None, at_once])[0])
     for stage in reversed(split):
         sch.compute_at(stage, rows, preserve_unit_loops=True)
         if _elements_inside(sch, stage) * count > elements_of(sch.get(stage).writes[0].source) * at_once:
-            return False  # other rows of it are read, such as those of a transposed result
+            return False  # a row needs what belongs to other rows too, which would be computed several times
     sch.parallel(rows)
     for stage in [*split, result]:
         _vectorize(sch, stage, axes, target)
@@ -86,15 +87,6 @@ def _elements_inside(sch: s_tir.Schedule, stage: Any) -> int:
     return math.prod(extent_of(sch, loop) for loop, kind in own if kind == DATA_PARALLEL)
 
 
-def _by_lanes(sch: s_tir.Schedule, stage: Any, axes: int, target: Target) -> list[Any]:
-    """A reduction as one partial result for each vector lane, and the reduction of these."""
-    _, reductions = split_by_kind(sch, stage)
-    width = vector_width(extent_of(sch, reductions[-1]), target)
-    if not extent_of(sch, reductions[-1]) >= 2 * width > 2:
-        return [stage]
-    return [sch.rfactor(sch.split(reductions[-1], [None, width])[1], axes), stage]
-
-
 def _vectorize(sch: s_tir.Schedule, stage: Any, axes: int, target: Target) -> None:
     """The last axis over vector lanes; of a reduction, the partial results, if it has one for each lane."""
     kinds = iter_kinds(sch, stage)
@@ -106,6 +98,4 @@ def _vectorize(sch: s_tir.Schedule, stage: Any, axes: int, target: Target) -> No
     lanes, *rows = [loop for loop, kind in zip(own, kinds, strict=True) if kind == DATA_PARALLEL]
     if len(rows) == axes:
         sch.reorder(*rows, *reductions, lanes)
-        sch.vectorize(lanes)
-        init = sch.decompose_reduction(stage, reductions[0])
-        sch.vectorize(sch.get_loops(init)[-1])
+        vectorize_lanes(sch, stage, lanes, reductions[0])
