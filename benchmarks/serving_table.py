@@ -44,6 +44,30 @@ def numbers(data: Data) -> dict[str, str]:
         found[f"models {key}"] = str(len(ratios))
         found[f"mean {key}"] = f"{geometric_mean(ratios):.2f}"
         found |= {f"least {key}": f"{min(ratios):.2f}", f"most {key}": f"{max(ratios):.2f}"}
+    return found | _callers_numbers(data)
+
+
+def _callers_numbers(data: Data) -> dict[str, str]:
+    """Several callers beside the best of the others: requests a second and slowest hundredth, by cores and pause."""
+    grouped: dict[str, list[tuple[float, float]]] = {}
+    for part, row in _rows(data):
+        timings = _timings(row)
+        ours = timings.pop(OURS)
+        if row["pattern"]["callers"] == 1 or not timings:
+            continue
+        requests = ours["requests_per_second"] / max(other["requests_per_second"] for other in timings.values())
+        slowest = ours["p99"] / min(other["p99"] for other in timings.values())
+        key = f"{len(part['cores'])} cores, {_pause(row['pattern'])}"
+        grouped.setdefault(key, []).append((requests, slowest))
+    found = {}
+    for key, pairs in grouped.items():
+        requests_of, slowest_of = zip(*pairs, strict=True)
+        found[f"rows of callers, {key}"] = str(len(pairs))
+        found[f"fewer requests, {key}"] = str(sum(ratio < 1 for ratio in requests_of))
+        found[f"least requests, {key}"] = f"{min(requests_of):.2f}"
+        found[f"most requests, {key}"] = f"{max(requests_of):.2f}"
+        found[f"longer p99, {key}"] = str(sum(ratio > 1 for ratio in slowest_of))
+        found[f"longest p99, {key}"] = f"{max(slowest_of):.2f}"
     return found
 
 

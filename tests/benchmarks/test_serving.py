@@ -88,6 +88,9 @@ def test_tables_of_known_results() -> None:
     found = serving_table.numbers(data)
     assert found["mean onnxruntime, 2 cores, back to back, 1 caller"] == "1.00"  # of 2 and 1/2
     assert found["least onnxruntime, 2 cores, 20 ms, 4 callers"] == "0.12"
+    assert found["fewer requests, 2 cores, 20 ms"] == found["rows of callers, 2 cores, 20 ms"] == "2"
+    assert (found["least requests, 2 cores, 20 ms"], found["most requests, 2 cores, 20 ms"]) == ("0.12", "0.50")
+    assert (found["longer p99, 2 cores, 20 ms"], found["longest p99, 2 cores, 20 ms"]) == ("2", "8.00")
 
 
 def test_a_table_of_nothing_is_a_table() -> None:
