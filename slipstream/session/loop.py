@@ -15,29 +15,28 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from slipstream.belief import Belief
 from slipstream.cost.types import CostModel
 from slipstream.measure.types import Candidate, Measurement, Measurer
 from slipstream.processes.forked import ForkedCrashError
 from slipstream.program.space import Program
-from slipstream.schedulers.left_to_gain import LeftToGainEstimate
-from slipstream.schedulers.types import OperatorState, Scheduler, SchedulerError
+from slipstream.schedulers.types import Scheduler, SchedulerError
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
-from slipstream.session.events import Event, Left, Snapshot, Watcher
+from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.families import Families
-from slipstream.session.history import FAILURES_OF_THE_PROGRAM, OperatorHistory, Slot, Trial
+from slipstream.session.history import FAILURES_OF_THE_PROGRAM, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.proposals import Proposal, Proposed, first_found, proposed
 from slipstream.session.records import DEFAULTS, LOST, finite, is_default, record_of, slot_seed, trial_of
 from slipstream.session.result import DEVICES_AWAY, INTERRUPTED
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import counterparts, importance
+from slipstream.session.standing import Standing
 from slipstream.session.stored_history import StoredHistory
 from slipstream.session.stored_programs import StoredPrograms
 from slipstream.store import SlotRecord, Store
@@ -98,17 +97,12 @@ class Session:
         self._counterparts = counterparts(snapshot.calls, kinds)
         flops = {key: operator.flops for key, operator in self.history.operators.items()}
         # Of several models, how much each counts is for their user to say.
-        self._importance = {} if snapshot.weights else importance(snapshot.calls, flops)
+        important = {} if snapshot.weights else importance(snapshot.calls, flops)
+        self._standing = Standing(self.history, lambda: self.families, settings, important, peak_flops)
         self._open: dict[int, _OpenSlot] = {}
         self._proposals: list[Proposal] = []
         self._none_to_pick = -1  # how many slots were closed when there was no operator left to pick
         self._last_proposed = -1  # slots may begin in another order than they were proposed in
-        self._states: dict[str, tuple[int, OperatorState]] = {}
-        self._left = LeftToGainEstimate(
-            Belief(peak_flops=peak_flops, slot_trials=settings.slot_trials, seed=settings.seed),
-            settings.patience_trials,
-            settings.most_trials,
-        )
         self._without_default: deque[str] = deque()  # operators whose default program is to be measured next
         self._lost_rounds = 0
         self._next_retry = 0  # number of given slots at which default programs are tried again
@@ -117,7 +111,7 @@ class Session:
         """Tune; the reason it ended, in words."""
         self.phase("defaults")
         self._recall()
-        self._estimate_left()
+        self.snapshot.left = self._standing.left(self.elapsed)
         try:
             self._measure_defaults()
             self.phase("tune")
@@ -162,9 +156,7 @@ class Session:
         """The operator that gets the next slot; None if there is none left to tune."""
         started = self._clock()
         busy = {one.slot.operator for one in self._open.values()} | {one.operator for one in self._proposals}
-        states = [self._state(operator) for operator in self.history.operators.values()]
-        # Busy ones cannot be picked, but what they have reached counts for their relatives.
-        states = [replace(state, finished=True) if state.key in busy else state for state in states]
+        states = self._standing.states(busy)
         picked = self.scheduler.pick(states, self._next_slot)
         self._spent("schedule", started)
         if picked is not None and not any(state.key == picked and not state.finished for state in states):
@@ -174,34 +166,6 @@ class Session:
                 "repair its pick, which returns the key of an unfinished operator or None"
             )
         return picked
-
-    def _own_state(self, operator: OperatorHistory) -> OperatorState:
-        """An operator as the scheduler sees it but for its family's part, made anew only when it has changed."""
-        key = operator.key
-        version, state = self._states.get(key, (-1, None))
-        if state is None or version != operator.version:
-            finished = operator.is_finished(self.settings.patience_trials, self.settings.most_trials)
-            state = OperatorState(
-                key,
-                operator.weight * self._importance.get(key, 1.0),
-                operator.flops,
-                tuple(operator.best_after),
-                operator.slot_ends,
-                operator.seconds,
-                finished or (operator.lacks_default and not math.isfinite(operator.best)),
-                self.families.similar(key),
-            )
-            self._states[key] = operator.version, state
-        return state
-
-    def _state(self, operator: OperatorHistory) -> OperatorState:
-        """The same with what it means to its family now."""
-        key, state, parts = operator.key, self._own_state(operator), self.settings.parts
-        if state.finished:
-            return state
-        followers = self.families.followers(key, self.history) if parts.followers else {}
-        followers = {other: seconds * self._importance.get(other, 1.0) for other, seconds in followers.items()}
-        return replace(state, followers=followers) if followers else state
 
     @property
     def _next_slot(self) -> int:
@@ -334,10 +298,9 @@ class Session:
         self.history.end(number, self.elapsed, exhausted=exhausted)
         operator.update_row(self.settings.patience_trials, self.settings.most_trials)
         started = self._clock()
-        self._estimate_left()
+        left = self.snapshot.left = self._standing.left(self.elapsed)
         self._spent("schedule", started)
         started = self._clock()
-        left = self.snapshot.left
         stats = {
             "best": finite(operator.best),
             "elapsed": self.elapsed,
@@ -365,19 +328,6 @@ class Session:
             best=finite(operator.best),
             gain=operator.gain(first, last),
         )
-
-    def _estimate_left(self) -> None:
-        """What more tuning would bring, from when every operator has a time and a slot was given."""
-        history = self.history
-        tried = history.trials - history.default_trials
-        if not tried:
-            return
-        # Without an operator that never works: it has no part in the latency.
-        working = [one for one in history.operators.values() if math.isfinite(one.best) or not one.has_default]
-        found = self._left.estimate([self._own_state(one) for one in working])
-        began = max((slot.ended or 0.0 for slot in history.slots.values() if slot.default), default=0.0)
-        pace = max(0.0, self.elapsed - began) / tried
-        self.snapshot.left = Left(found.expected, found.at_most, pace * found.trials) if found else None
 
     def _note_round(self, trials: Sequence[Trial]) -> None:
         """Count how often in a row nothing could be measured at all."""
