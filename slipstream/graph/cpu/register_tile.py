@@ -10,10 +10,24 @@ import tvm
 from tvm import s_tir, tirx
 
 from slipstream.graph.cpu.pipeline import STACK_BYTES
-from slipstream.graph.schedule_blocks import DATA_PARALLEL, divisors, extent_of, split_by_kind, uses, vector_width
+from slipstream.graph.parallelism import threads_worth
+from slipstream.graph.schedule_blocks import (
+    DATA_PARALLEL,
+    divisors,
+    elements_of,
+    extent_of,
+    is_minor,
+    iterations,
+    split_by_kind,
+    uses,
+    vector_width,
+)
 from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.nodes import nodes
+
+
+_EVEN = 1.05  # less imbalance than this is not worth a worse tile: the estimate of tiles is no more exact
 
 
 @dataclass(frozen=True)
@@ -27,12 +41,13 @@ class Tile:
 
 
 def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotProduct, int] | None = None) -> Tile:
-    """The tile with the least estimated time per multiply-add, or per step of the dot product."""
+    """The tile with the least estimated time per multiply-add, or per step of the dot product, on the busiest core."""
     spatial, _ = split_by_kind(sch, block)
     *outer, columns = (extent_of(sch, loop) for loop in spatial)
     row_axes = [(axis, extent) for axis, extent in enumerate(outer) if _shares_columns(sch, block, axis)]
+    cores = _Cores(_cores_worth(sch, block, target), math.prod(outer) * columns)
     if dot is not None:
-        return _choose_dot_tile(columns, row_axes, target, *dot)
+        return _choose_dot_tile(columns, row_axes, cores, target, *dot)
     size = tvm.DataType(str(sch.get(block).writes[0].source.dtype)).itemsize
     register = target.vector_lanes * 2 if size == 2 else target.vector_lanes
     candidates = (
@@ -42,11 +57,32 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotP
         for axis, extent in [*reversed(row_axes), (None, 1)]
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
-    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, register, size))
+    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, register, size) * cores.imbalance(tile))
+
+
+@dataclass(frozen=True)
+class _Cores:
+    """So many cores share tiles of so many `elements`."""
+
+    count: int
+    elements: int
+
+    def imbalance(self, tile: Tile) -> float:
+        """How many times as long as with equal shares the busiest core takes: with 5 tiles, 3 of 8 cores only wait."""
+        tiles = self.elements / (tile.rows * tile.vectors * tile.lanes)
+        return max(_EVEN, math.ceil(tiles / self.count) * self.count / tiles)
+
+
+def _cores_worth(sch: s_tir.Schedule, block: Any, target: Target) -> int:
+    if is_minor(sch, block, target):
+        return 1
+    reads = (read.source for read in sch.get(block).reads)
+    nbytes = (elements_of(source) * tvm.DataType(str(source.dtype)).itemsize for source in reads)
+    return min(target.threads, threads_worth(2 * iterations(sch, block), nbytes, target.vector_lanes))
 
 
 def _choose_dot_tile(
-    columns: int, row_axes: list[tuple[int, int]], target: Target, dot: DotProduct, width: int
+    columns: int, row_axes: list[tuple[int, int]], cores: _Cores, target: Target, dot: DotProduct, width: int
 ) -> Tile:
     """A step has `width // dot.group` instructions for each sum; all weights of a step are in registers as well."""
     steps = width // dot.group
@@ -58,7 +94,8 @@ def _choose_dot_tile(
         loads = 2.0 * vectors * steps + tile.rows
         time = max(sums * steps, loads, 8 * steps) + 0.1 * loads + 1 / vectors  # short vectors of bytes at the end
         registers = sums + vectors * steps + 2
-        return time / (sums * steps) * (1.0 if registers <= target.vector_registers else 1.5)
+        spilled = 1.0 if registers <= target.vector_registers else 1.5
+        return time / (sums * steps) * spilled * cores.imbalance(tile)
 
     candidates = (
         Tile(axis, rows, vectors, dot.lanes)
