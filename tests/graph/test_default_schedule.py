@@ -173,6 +173,15 @@ def test_convolutions(
     assert parallel(check(lowered(x, w, topi.nn.relu(y)), target, inputs=2))
 
 
+@pytest.mark.parametrize("threads", [3, 16, 24])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 2048, 1000), (49, 1152, 192), (49, 512, 512)])
+def test_no_core_waits_long_for_the_busiest(threads: int, rows: int, depth: int, columns: int) -> None:
+    x, w = te.placeholder((rows, depth), name="x"), te.placeholder((depth, columns), name="w")
+    scheduled = schedule_default(lowered(x, w, topi.nn.relu(topi.matmul(x, w))), resolve_target(threads=threads))
+    pieces = max(parallel(scheduled))
+    assert -(-pieces // threads) * threads / pieces < 2  # with the best tile for one core up to 4.8
+
+
 @pytest.mark.parametrize("channels", [64, 40, 7])
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_pooling_reads_what_it_pools_without_a_padded_copy(target: Target, channels: int, kind: str) -> None:
