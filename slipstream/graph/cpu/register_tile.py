@@ -26,7 +26,6 @@ from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.nodes import nodes
 
-
 _EVEN = 1.05  # less imbalance than this is not worth a worse tile: the estimate of tiles is no more exact
 
 
