@@ -26,9 +26,9 @@ def picture(data: Mapping[str, Any], path: Path) -> None:
         for axes, (model, result) in zip(columns, data.items(), strict=True):
             _curves(axes, model, result)
         columns[0].set_ylabel("latency, ms")
-        entries = [zip(*reversed(axes.get_legend_handles_labels()), strict=True) for axes in columns]
-        found = {label: line for labelled in entries for label, line in labelled}
-        pictures.legend(columns[0], handles=list(found.values()), labels=list(found), ncols=5)
+        entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in columns]
+        lines = {label: line for panel in entries for line, label in panel}
+        pictures.legend(columns[0], handles=list(lines.values()), labels=list(lines), ncols=5)
 
     pictures.draw(path, (max(6.4, 4.4 * len(data)), 3.4), max(1, len(data)), fill)
 
