@@ -39,8 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "posterior not updated": {"settings": {"without": ["posterior"]}},
     "no guess": {"settings": {"without": ["guess"]}},
     "guess not pre-trained": {"settings": {"without": ["pretraining"]}},
-    "scheduler blind to families": {"settings": {"without": ["followers", "potential"]}},
-    "no followers": {"settings": {"without": ["followers"]}},
     "no potential": {"settings": {"without": ["potential"]}},
     "round robin for DynaTune": {"scheduler": "round_robin"},
     "gradient for DynaTune": {"scheduler": "gradient"},

@@ -33,9 +33,11 @@ class HeldPrograms:
     programs: dict[str, dict[Identity, Program]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: str, runs: Mapping[Any, EndedSession], *, own_sketches: bool) -> HeldPrograms:
-        target = resolve_target("cpu")
-        held = cls(target, {o.key: o for o in operators_of(model, target)}, own_sketches)
+    def of(
+        cls, model: str, runs: Mapping[Any, EndedSession], *, own_sketches: bool, target: str = "cpu"
+    ) -> HeldPrograms:
+        resolved = resolve_target(target)
+        held = cls(resolved, {o.key: o for o in operators_of(model, resolved)}, own_sketches)
         for ended in runs.values():
             held.steps(ended)
         return held

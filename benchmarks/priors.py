@@ -49,6 +49,7 @@ QUICK = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=MODELS, help="to judge")
     parser.add_argument("--training", nargs="*", default=TRAINING)
+    parser.add_argument("--target", default="cpu", help="a CPU, such as cpu:haswell for the class avx2 [this one]")
     parser.add_argument("--training-budget", default="90s", help="a time, or a number of trials; so are the next two")
     parser.add_argument(
         "--sessions", type=Path, help="folder of finished sessions, named after their models, to distil"
@@ -86,12 +87,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         for seed in range(options.seed, options.seed + options.seeds):
             for side, asked in how.items():
                 name = f"{side.replace(', ', '-').replace(' ', '-')}-{seed}"
-                runs[side, seed] = tune_apart(f"zoo:{model}", folder / name, seed=seed, **asked)
-        held = HeldPrograms.of(model, runs, own_sketches=True)
+                runs[side, seed] = tune_apart(f"zoo:{model}", folder / name, seed=seed, target=options.target, **asked)
+        held = HeldPrograms.of(model, runs, own_sketches=True, target=options.target)
         seconds = held.time_again(options.retimings, options.seed)
         paths = {f"{side}, seed {seed}": ended.directory.model for (side, seed), ended in runs.items()}
         yield (
-            model,
+            model if options.target == "cpu" else f"{model} for {options.target}",
             {
                 "distilled": others,
                 "budgets": {side: options.long if side == LONG else options.short for side in how},
@@ -111,7 +112,7 @@ def training_sessions(options: argparse.Namespace) -> dict[str, SessionDirectory
     if options.sessions is not None:
         return {path.parent.name: SessionDirectory.read(path.parent) for path in options.sessions.glob(f"*/{SESSION}")}
     folder = options.work / "training"
-    asked = {**_limit(options.training_budget), "seed": options.seed + 1000}
+    asked = {**_limit(options.training_budget), "seed": options.seed + 1000, "target": options.target}
     return {name: tune_apart(f"zoo:{name}", folder / name, **asked).directory for name in options.training}
 
 

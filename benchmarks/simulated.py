@@ -34,9 +34,9 @@ from benchmarks.spread import geometric_interval, table
 from slipstream.errors import SlipstreamError
 
 RECORDING = RESULTS / "recorded_programs.json.gz"
-QUICK = {"seeds": 1, "trials": 60, "models": ["transformer_encoder"], "variants": "everything,no relatives"}
+QUICK = {"seeds": 1, "trials": 60, "models": ["resnet18"], "variants": "everything,no relatives"}
 _MARKS = (0.25, 0.5, 0.75, 1.0)  # of the trials
-_DEFAULT = "everything,no relatives,long first slots,posterior not updated,no followers,gradient for DynaTune"
+_DEFAULT = "everything,no relatives,long first slots,posterior not updated,gradient for DynaTune"
 _PEAK_FLOPS = 2e11
 _BUILD_SECONDS = 0.4
 _RUNS = 20  # of a program that is timed

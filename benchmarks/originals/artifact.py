@@ -38,6 +38,7 @@ class BuiltArtifact:
             "PYTHONPATH": str(folder / "python"),
             "TVM_LIBRARY_PATH": str(folder),
             "TVM_NUM_THREADS": count,
+            "TVM_BIND_THREADS": "0",  # else its threads are on the first cores, whatever cores the process was given
             "OMP_NUM_THREADS": count,
             "TOPHUB_LOCATION": "NONE",  # no attempt to download schedules of AutoTVM
         }

@@ -15,7 +15,7 @@ from slipstream.cli.options import ModelArgument, model_options
 @click.command()
 @click.argument("model", type=ModelArgument())
 @model_options
-@click.option("--families", is_flag=True, help="Show which operators share what tuning finds, and the prior of each.")
+@click.option("--families", is_flag=True, help="Show which operators share what tuning finds.")
 @click.option(
     "--family-mode",
     default="anchor",
@@ -58,7 +58,7 @@ def _with_families(rows: list[dict[str, Any]], operators: list[Any], target: Any
 
     members = [Member(operator, Space(operator.key, operator.func, target)) for operator in operators]
     found = {
-        key: {"family": number, "prior": family.prior, "similarity": family.similarity[key]}
+        key: {"family": number, "similarity": family.similarity[key]}
         for number, family in enumerate(find_families(members, mode))
         for key in family.members
     }
@@ -71,16 +71,9 @@ def _print_families(rows: list[dict[str, Any]]) -> None:
     table = []
     for number in sorted({row["family"] for row in rows}):
         family = [row for row in rows if row["family"] == number]
-        # The prior first, then those it is most like.
-        for row in sorted(family, key=lambda r: (r["key"] != r["prior"], -r["similarity"])):
-            if len(family) == 1:
-                role = "alone: no other operator is like it"
-            elif row["key"] == row["prior"]:
-                role = "prior: tuned first, the most like all others"
-            else:
-                role = "posterior: starts from the prior's tiles"
-            table.append((str(number + 1), row["name"], role, f"{row['similarity']:.3f}"))
-    print_table(("family", "operator", "role", "mean similarity"), table, numeric=1)
+        for row in sorted(family, key=lambda r: -r["similarity"]):
+            table.append((str(number + 1), row["name"], f"{row['similarity']:.3f}" if len(family) > 1 else "alone"))
+    print_table(("family", "operator", "mean similarity to the others"), table, numeric=1)
     alone = sum(1 for row in rows if sum(r["family"] == row["family"] for r in rows) == 1)
     click.echo(f"{len(rows)} operators in {len({r['family'] for r in rows})} families, {alone} of them alone")
 

@@ -1,4 +1,4 @@
-"""Which operators are similar enough to share decisions, and which of them is tuned for all.
+"""Which operators are similar enough to share decisions.
 
 Three ways to tell, all selectable: the paper's two, by operator sequence (conv2d + add + relu) and by sketch; and our
 own, by anchor: the first operator, the signature of its sketch, so that another epilogue does not split a family, and
@@ -30,11 +30,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Family:
-    """Keys of its operators. `prior` is tuned first; `similarity` is each member's mean likeness to the others."""
+    """Keys of its operators, each with its mean likeness to the others."""
 
-    prior: str
-    members: tuple[str, ...]
     similarity: Mapping[str, float]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(self.similarity)
 
 
 def find_families(members: Sequence[Member], mode: str = "anchor") -> list[Family]:
@@ -50,13 +52,12 @@ def find_families(members: Sequence[Member], mode: str = "anchor") -> list[Famil
 def _family(group: Sequence[Member]) -> Family:
     likeness = similarities([extents(member) for member in group])
     others = max(len(group) - 1, 1)
-    mean = {
-        member.operator.key: float((row.sum() - 1.0) / others) if len(group) > 1 else 1.0
-        for member, row in zip(group, likeness, strict=True)
-    }
-    # The most similar one; among equals the one the model spends most on.
-    prior = max(group, key=lambda m: (round(mean[m.operator.key], 6), m.operator.weight * m.operator.flops))
-    return Family(prior.operator.key, tuple(mean), mean)
+    return Family(
+        {
+            member.operator.key: float((row.sum() - 1.0) / others) if len(group) > 1 else 1.0
+            for member, row in zip(group, likeness, strict=True)
+        }
+    )
 
 
 def extents(member: Member) -> tuple[float, ...]:

@@ -29,7 +29,6 @@ class Parts:
     guess: bool = _part("trees over decisions say which of the drawn programs to measure")
     pretraining: bool = _part("these trees are fitted to the relatives' measurements too")
     short_firsts: bool = _part("an operator's first slot is short if programs of relatives are carried over to it")
-    followers: bool = _part("the gain of a family's prior counts what its followers would gain")
     potential: bool = _part("an operator that is slow for its family promises more")
 
     @classmethod

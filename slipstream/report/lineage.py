@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -19,18 +20,24 @@ def families(
     sketches: Mapping[str, tuple[Sketch, ScheduleCode]],
     untuned: Container[int],
 ) -> list[dict[str, Any]]:
-    """The session's families, the largest first; families of one are left out.
+    """The session's families, the largest first, each with its prior: the one that was tuned first. Families of one are
+    left out.
 
     `chosen` is the program of each operator by its place: digest of the sketch and decisions. Those in `untuned` still
     have their default program: what it has in common with the prior's was not taken from it.
     """
     places = {key: n for n, key in enumerate(stored.history.operators)}
+    first_slots = {
+        places[key]: min(slot.number for slot in one.slots if not slot.default)
+        for key, one in stored.history.operators.items()
+        if any(not slot.default for slot in one.slots)
+    }
     found = []
     for family in stored.saved.get(FAMILIES, []):
         members = {places[key]: likeness for key, likeness in family["similarity"].items() if key in places}
-        prior = places.get(family["prior"])
-        if prior is None or len(members) < 2:
+        if len(members) < 2:
             continue
+        prior = min(members, key=lambda n: (first_slots.get(n, math.inf), -members[n]))
         others = sorted((n for n in members if n != prior), key=lambda n: -members[n])
         found.append(
             {

@@ -23,7 +23,6 @@ class _CachedForecast:
 class Gains:
     """Expected gains, from a belief; a forecast is computed again only when its inputs have changed.
 
-    The gain of a family's prior includes that of its followers, as far as `OperatorState` counts them.
     `heed_potential`: gains are multiplied by `potential`, larger for operators slow for their family. `per_second`:
     gains are compared by the second, not by the slot.
     """
@@ -36,9 +35,9 @@ class Gains:
         """Seconds each candidate's next slot should take off the model's latency: weight (flop/best - flop/y).
 
         y is the best FLOP/s plus the expected improvement (DynaTune, section 4.2). For an operator with only its
-        default program measured, the gain is `largest_gain`.
+        default program measured, the gain is all of its latency.
         """
-        return [self.largest_gain(candidate) * self._reduction(candidate) for candidate in candidates]
+        return [candidate.latency * self._reduction(candidate) for candidate in candidates]
 
     def factors(self, candidates: Sequence[OperatorState], operators: Sequence[OperatorState]) -> list[float]:
         """What each candidate's gain is multiplied by in a comparison: its potential by the seconds of a slot.
@@ -56,10 +55,6 @@ class Gains:
         """Gains times factors, for ranking candidates; the products are not forecasts."""
         gains, factors = self.gains(candidates), self.factors(candidates, operators)
         return [gain * factor for gain, factor in zip(gains, factors, strict=True)]
-
-    def largest_gain(self, operator: OperatorState) -> float:
-        """Seconds of the model's latency that this operator and its followers take: an upper bound of the gain."""
-        return operator.latency + sum(operator.followers.values())
 
     def forecast(self, operator: OperatorState) -> Forecast:
         """The forecast behind the gain of `operator`."""

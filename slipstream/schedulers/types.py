@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from slipstream.errors import SlipstreamError
@@ -21,9 +21,8 @@ class OperatorState:
     that of the default program (infinite while nothing is known, or if nothing worked yet). `slot_ends` are the
     numbers of trials at which a slot of this operator ended, so `len(slot_ends)` slots were given to it.
     `seconds` is the tuning time it has used. `finished` operators must not be picked. `similar` are the others of its
-    family, the nearest first. `followers` are the operators that would improve with this one (the followers of a
-    prior): key -> their share of one run of the model in seconds, as far as improvements have been seen to transfer.
-    `weight` is how often the model calls it; of a model in several shapes, each shape counts as much as the others.
+    family, the nearest first. `weight` is how often the model calls it; of a model in several shapes, each shape counts
+    as much as the others.
     """
 
     key: str
@@ -34,7 +33,6 @@ class OperatorState:
     seconds: float = 0.0
     finished: bool = False
     similar: Sequence[str] = ()
-    followers: dict[str, float] = field(default_factory=dict)
 
     @property
     def best(self) -> float:

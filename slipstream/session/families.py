@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
@@ -15,7 +14,6 @@ from slipstream.search.types import Measured, Relative
 from slipstream.session.history import INCONCLUSIVE_FAILURES, History
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.stored_programs import StoredPrograms
-from slipstream.session.transfer import measured_transfer
 from slipstream.store import Store, TrialRecord
 
 _MOST_PROGRAMS = 48  # of an operator of another session
@@ -47,7 +45,6 @@ class Families:
             self._take_priors(cache(priors))
         self.families = find_families([Member(one.operator, one.space) for one in operators.values()], how)
         self._near = _nearest(operators, self.families)
-        self._following = {f.prior: [key for key in f.members if key != f.prior] for f in self.families}
 
     def similar(self, key: str) -> tuple[str, ...]:
         """The others of an operator's family, the most similar first."""
@@ -79,15 +76,6 @@ class Families:
         }
         alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
         self.nothing_fits = alike and not self._priors
-
-    def followers(self, key: str, history: History) -> dict[str, float]:
-        """If the operator is a prior: its followers that had no slot yet, with how much of each improves with it."""
-        following = [history.operators[other] for other in self._following.get(key, ())]
-        waiting = [f for f in following if not f.slot_ends and math.isfinite(f.latency)]
-        if not waiting:
-            return {}
-        transfer = measured_transfer(history.operators[key], following)
-        return {f.key: transfer * f.latency for f in waiting}
 
 
 def _nearest(operators: Operators, families: list[Family]) -> dict[str, list[tuple[str, float]]]:

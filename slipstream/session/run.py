@@ -93,7 +93,7 @@ class SessionRun:
             if families.nothing_fits:
                 text = "the priors fit no operator of this model and are not used: they were made for other sketches"
                 self._tell("message", snapshot, text=text)
-            self._save(FAMILIES, [{"prior": f.prior, "similarity": dict(f.similarity)} for f in families.families])
+            self._save(FAMILIES, [{"similarity": dict(f.similarity)} for f in families.families])
             return families
 
         with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:

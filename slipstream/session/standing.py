@@ -44,13 +44,13 @@ class Standing:
             return None
         # Without an operator that never works: it has no part in the latency.
         working = [one for one in history.operators.values() if math.isfinite(one.best) or not one.has_default]
-        found = self._left.estimate([self._own_state(one) for one in working])
+        found = self._left.estimate([self._state(one) for one in working])
         began = max((slot.ended or 0.0 for slot in history.slots.values() if slot.default), default=0.0)
         pace = max(0.0, elapsed - began) / tried
         return Left(found.expected, found.at_most, pace * found.trials) if found else None
 
-    def _own_state(self, operator: OperatorHistory) -> OperatorState:
-        """An operator but for its family's part, made anew only when it has changed."""
+    def _state(self, operator: OperatorHistory) -> OperatorState:
+        """An operator as schedulers see it, made anew only when it has changed."""
         key = operator.key
         version, state = self._states.get(key, (-1, None))
         if state is None or version != operator.version:
@@ -67,12 +67,3 @@ class Standing:
             )
             self._states[key] = operator.version, state
         return state
-
-    def _state(self, operator: OperatorHistory) -> OperatorState:
-        """The same with what it means to its family now."""
-        state = self._own_state(operator)
-        if state.finished or not self._settings.parts.followers:
-            return state
-        followers = self._families().followers(operator.key, self._history)
-        followers = {key: seconds * self._importance.get(key, 1.0) for key, seconds in followers.items()}
-        return replace(state, followers=followers) if followers else state

@@ -101,7 +101,7 @@ SETTINGS = {
         "(500 µs at most)",
         "if that is below 100 µs",
         "one for every 2 µs of estimated work",
-        "(less than 5 % of the time without a call)",
+        "has been gone for 0.2 ms",
     ],
     "serving.md": [
         "one caller after pauses of 20 ms",

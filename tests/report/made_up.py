@@ -67,7 +67,7 @@ def made_up_session(
         session = store.create_session(digest(model), hardware, options, {k: 1 + n % 3 for n, k in enumerate(keys)})
         store.put_state(session, PEAK_FLOPS, 0, b"4e12")
         store.put_state(session, BANDWIDTH, 0, b"2e10")
-        family = {"prior": keys[0], "similarity": dict.fromkeys(keys[:6], 0.9)} if keys else {}
+        family = {"similarity": dict.fromkeys(keys[:6], 0.9)} if keys else {}
         store.put_state(session, FAMILIES, 0, json.dumps([family] if len(keys) > 1 else []).encode())
         play_defaults(store, session, hardware, keys)
         play(store, session, hardware, keys, range(slots), rng, failures)

@@ -1,5 +1,5 @@
-/* The pool on a machine of sixteen processors that is made up: calls begin and end at random, their callers on random
-   processors. Prints how many processors had to do for two threads, of a caller or a worker that helps. */
+/* The pool on a machine of sixteen processors that is made up: calls begin, run loops and end at random, their
+   callers on random processors. Prints how many processors had to do for two threads, of a caller or a worker that helps. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -28,7 +28,6 @@ static int made_up_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *set)
 #define sched_setaffinity made_up_setaffinity
 #include "pool.c"
 
-/* A thread has one call at a time: those of the others are put aside. */
 static Call calls[PROCESSORS];
 
 static int shared_processors(void) {
@@ -43,33 +42,26 @@ static int shared_processors(void) {
 
 int main(void) {
   unsigned seed = 1;
-  int running[PROCESSORS] = {0}, taken = 0, shared = 0;
+  int running[PROCESSORS] = {0}, shared = 0;
   slipstream_pool_retain();
   grow(PROCESSORS);
   for (int step = 0; step < STEPS; step++) {
-    int at = rand_r(&seed) % PROCESSORS, wanted = 1 + rand_r(&seed) % 6;
-    if (running[at]) {
-      own_call = calls[at];
-      current = &own_call;
-      taken -= own_call.threads;
-      slipstream_pool_end();
-      running[at] = 0;
-    } else if (taken + wanted <= PROCESSORS) { /* more would have to wait */
+    int at = rand_r(&seed) % PROCESSORS, what = rand_r(&seed) % 3;
+    if (!running[at] && pool.used < PROCESSORS) { /* else it would have to wait */
       processor = at;
-      pool.since = 0; /* not the time to decide about sharing: a call may have what it wants */
-      taken += slipstream_pool_begin(wanted);
-      calls[at] = own_call;
-      current = NULL;
+      begin(&calls[at], 1 + rand_r(&seed) % PROCESSORS);
       running[at] = 1;
-      shared += shared_processors();
+    } else if (running[at] && what) {
+      follow_share(&calls[at]);
+    } else if (running[at]) {
+      end(&calls[at]);
+      running[at] = 0;
     }
+    shared += shared_processors();
   }
   printf("%d\n", shared);
   for (int i = 0; i < PROCESSORS; i++) {
-    if (!running[i]) continue;
-    own_call = calls[i];
-    current = &own_call;
-    slipstream_pool_end();
+    if (running[i]) end(&calls[i]);
   }
   slipstream_pool_release();
 }

@@ -1,40 +1,53 @@
-/* Four callers whose calls take the less time the more threads they get, back to back and then after pauses: prints how
-   many threads of eight calls got in the last third of each. */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <unistd.h>
+/* Callers of eight threads come one after the other and then leave, each running loops meanwhile: prints how many threads
+   the first has with one, two and four callers, and with one again; then how many it has beside a call that wants one, and
+   how many that call has. */
+#include "pool.c"
 
-#include "pool.h"
+enum { THREADS = 8, CALLERS = 4, SETTLE_US = 200000 };
 
-enum { THREADS = 8, CALLERS = 4, CALLS = 90, LAST = 30, WORK_US = 12000, PAUSE_US = 20000 };
+static _Atomic int wanted[CALLERS], had[CALLERS]; /* wanted: 0 for no call, -1 for the end */
 
-static int pause_us;
-static _Atomic int granted;
-
-static void *call(void *unused) {
-  for (int i = 0; i < CALLS; i++) {
-    int got = slipstream_pool_begin(THREADS);
-    usleep(WORK_US / (1 + got / 4.0)); /* barriers and the like do not get shorter */
-    slipstream_pool_end();
-    if (i >= CALLS - LAST) granted += got;
-    if (pause_us) usleep(pause_us);
-  }
-  return unused;
+static int do_nothing(int task, SlipstreamEnv *env, void *data) {
+  (void)task, (void)env, (void)data;
+  return 0;
 }
 
-static double mean_threads(int pause) {
-  pthread_t callers[CALLERS];
-  pause_us = pause;
-  granted = 0;
-  for (int i = 0; i < CALLERS; i++) pthread_create(&callers[i], NULL, call, NULL);
-  for (int i = 0; i < CALLERS; i++) pthread_join(callers[i], NULL);
-  return (double)granted / (CALLERS * LAST);
+static void *call(void *argument) {
+  size_t number = (size_t)argument;
+  for (int threads; (threads = wanted[number]) >= 0; usleep(1000)) {
+    if (!threads) continue;
+    slipstream_pool_begin(threads);
+    while (wanted[number] == threads) {
+      slipstream_pool_launch(do_nothing, NULL, 0);
+      had[number] = own_call.threads;
+      usleep(1000);
+    }
+    slipstream_pool_end();
+  }
+  return NULL;
+}
+
+static void print(int number) {
+  usleep(SETTLE_US);
+  printf("%d ", had[number]);
 }
 
 int main(void) {
+  pthread_t callers[CALLERS];
   slipstream_pool_retain();
-  double back_to_back = mean_threads(0), after_pauses = mean_threads(PAUSE_US);
-  printf("%f %f\n", back_to_back, after_pauses);
+  for (size_t i = 0; i < CALLERS; i++) pthread_create(&callers[i], NULL, call, (void *)i);
+  wanted[0] = THREADS;
+  print(0);
+  wanted[1] = THREADS;
+  print(0);
+  wanted[2] = wanted[3] = THREADS;
+  print(0);
+  wanted[1] = wanted[2] = wanted[3] = 0;
+  print(0);
+  wanted[1] = 1;
+  print(0);
+  print(1);
+  for (int i = 0; i < CALLERS; i++) wanted[i] = -1;
+  for (int i = 0; i < CALLERS; i++) pthread_join(callers[i], NULL);
   slipstream_pool_release();
 }

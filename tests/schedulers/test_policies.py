@@ -96,12 +96,6 @@ def test_an_operator_nobody_tried_could_gain_all_it_has():
     assert ucb.pick([new, tried], 0) == "new"
 
 
-def test_a_prior_counts_what_its_followers_would_gain():
-    prior = _operator("prior", [2e-3] * 3 + [1e-3] * 2, followers={"x": 3e-3, "y": 6e-3})
-    alone, joint = (UCB(**SETTING).gains.gains([one])[0] for one in (replace(prior, followers={}), prior))
-    assert joint == pytest.approx(10 * alone)
-
-
 def test_an_operator_that_is_slow_for_its_family_promises_more():
     fast = _operator("fast", [1e-3] * 9, similar=("slow",))
     slow = _operator("slow", [8e-3] * 5 + [4e-3] * 4, similar=("fast",))

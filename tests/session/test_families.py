@@ -18,7 +18,6 @@ from slipstream.session.directory import SessionDirectory
 from slipstream.session.families import stored_relatives
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.records import is_default
-from slipstream.session.transfer import CARRIED
 from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
 from slipstream.testing.measurer import SyntheticMeasurer
 from tests.session.synthetic import HARDWARE, operators, space
@@ -78,7 +77,7 @@ def test_the_first_slot_is_short_once_a_relative_has_something_to_lend(without: 
 
 
 def carried(slot: SlotRecord) -> list[ProgramRecord]:
-    return [program for program in slot.programs if program.origin in CARRIED]
+    return [program for program in slot.programs if program.origin in ("diffusion:keep", "diffusion:scale")]
 
 
 def three_layers(folder: Path) -> str:

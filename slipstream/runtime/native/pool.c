@@ -10,11 +10,10 @@
    group where no call had its caller as it began: a group is left to its caller, and its worker takes another's place.
    Without that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. Threads are counted: all running calls together use no more than the pool has. Calls take turns: each has all
-   threads it can use, the others wait in order of arrival. That answers soonest as long as turns can answer all calls.
-   If there is always one waiting, the threads are shared by as many calls as there usually are at a time: fewer threads
-   lose less time at barriers, so that more calls are answered; many callers end up with a thread each. Calls take turns
-   again when there are pauses, or when turns would answer more.
+   Sharing. All running calls together use no more threads than the pool has. They are divided equally among the calls
+   that there are, and anew when a call comes or has gone: a running call gives threads up, or takes more, before its next
+   loop. So a new call waits no longer than a loop, unless there are more calls than threads. Fewer threads lose less time
+   at barriers: side by side more calls are answered than one after the other.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
@@ -47,13 +46,7 @@
 #define MOST_SCORE 96
 #define MOST_SLEEPERS 4        /* waking more threads for every operator takes longer than it saves */
 #define LONGEST_GAP_NS 100000  /* between calls: what is worth looking for work that long. Python needs half of it */
-#define MANY_CALLS 28          /* at a time, in sixteenths: from then on calls may share the threads */
-#define IDLE_SHARE 0.05        /* of the time without a call: above it turns answer all calls */
-#define REMEMBERED_CALLS 32    /* over which that is counted */
-#define BREAK 8                /* calls' lengths: a pause that long separates bursts and is not counted */
-#define CLEARLY_MORE 1.1       /* calls that turns would answer, for sharing to end */
-#define LEAST_PATIENCE 32      /* calls before it is asked anew whether to share or to take turns */
-#define MOST_PATIENCE 512      /* the same after sharing was often no better */
+#define RETURN_NS 200000       /* after a call its caller often comes back: until then threads and place are left to it */
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
@@ -82,30 +75,25 @@ typedef struct Worker {
   struct Worker *to_wake[WAKES]; /* set while it is asleep */
 } Worker;
 
-typedef struct Waiting {
-  pthread_cond_t woken;
-  int wanted, granted; /* threads */
-  struct Waiting *next;
-} Waiting;
-
-typedef struct {
-  int threads, limit, depth, group; /* group: of its caller as it began, or -1 */
-  int64_t began;
+typedef struct Call {
+  int wanted, threads, limit, depth, group; /* threads: 0 while it waits; group: of its caller as it began, or -1 */
+  _Atomic int share;                        /* how many threads it should have */
+  int dealt;
+  pthread_cond_t admitted;
+  struct Call *next;
   Worker *helpers[MOST_THREADS];
 } Call;
 
 static struct {
   pthread_mutex_t lock;
-  int users, had_users, capacity, running, helping; /* models, ever any; threads in all; calls; helping workers */
-  int groups, callers[MOST_THREADS]; /* callers: of running calls, in each group. One group has no worker */
+  int users, had_users, capacity, used; /* models, ever any; threads in all; those that calls have */
+  int groups, callers[MOST_THREADS];    /* callers: of running calls, in each group. One group has no worker */
+  int64_t left_at[MOST_THREADS];        /* when a call last ended whose caller was in the group */
   cpu_set_t allowed, group[MOST_THREADS];
   int group_of[CPU_SETSIZE];
-  Waiting *first, **last;
-  int64_t arrived_at, ended_at, usual_gap;
-  int usual_calls; /* at a time, in sixteenths: an average over the last calls, as each of them began */
-  double idle_time, time; /* without a call, and in all; older times count less */
-  double turn_time;       /* an average of what a call takes that has all threads */
-  int shares, since, patience; /* whether calls share, since how many calls, and how many have to pass in turns */
+  Call *first; /* all calls in order of arrival; those that wait are the last */
+  int64_t ended_at, usual_gap;
+  _Atomic int64_t divide_at; /* threads that a call left are divided then; INT64_MAX: none was left */
   unsigned calls;
 } pool;
 
@@ -355,12 +343,20 @@ static void note_caller(Call *call) {
   if (there && there->busy) move_away(there);
 }
 
-/* Give a call the idle workers that it was granted, first those where no call has its caller. */
-static void take_helpers(Call *call, int granted) {
-  for (int beside_caller = 0; beside_caller < 2; beside_caller++) {
-    for (int i = 0; i + 1 < pool.capacity && call->threads < granted; i++) {
+enum { FREE, LEFT, HAS_CALLER };
+
+/* What a worker in the group would take from callers: nothing, the place of one that may come back, or of one that runs. */
+static int claim_on(int group, int64_t now) {
+  return pool.callers[group] ? HAS_CALLER : now - pool.left_at[group] < RETURN_NS ? LEFT : FREE;
+}
+
+/* Give a call idle workers until it has so many threads, first those that are in no caller's way. */
+static void take_helpers(Call *call, int threads) {
+  int64_t now = now_ns();
+  for (int claim = FREE; claim <= HAS_CALLER; claim++) {
+    for (int i = 0; i + 1 < pool.capacity && call->threads < threads; i++) {
       Worker *worker = &workers[i];
-      if (worker->busy || (!beside_caller && pool.callers[worker->group])) continue;
+      if (worker->busy || claim_on(worker->group, now) > claim) continue;
       if (!worker->started && !start(worker)) continue;
       if (pool.callers[worker->group]) move_away(worker);
       worker->busy = 1;
@@ -379,55 +375,88 @@ static void grow(int threads) {
   make_groups();
 }
 
-/* How many calls share the threads at a time. */
-static int slots(void) {
-  if (!pool.shares || pool.usual_calls < MANY_CALLS) return 1;
-  int calls = (pool.usual_calls + 12) / 16; /* rather one too many than one that waits */
-  return calls < pool.capacity ? calls : pool.capacity;
-}
-
-/* Take threads for one more call and say how many; 0: it has to wait. */
-static int take_threads(int wanted) {
-  int calls = slots(), share = (pool.capacity + calls - 1) / calls, granted = wanted < share ? wanted : share;
-  int left = pool.capacity - pool.running - pool.helping, free_slots = calls - pool.running;
-  if (free_slots > 0) {
-    int equal = (left + free_slots - 1) / free_slots;
-    if (granted > equal) granted = equal;
-  } else if (granted < wanted) {
-    return 0; /* there are more calls than slots only if none of them gets less than it wants */
+/* Deal the threads out to all calls, one at a time, in order of arrival; none gets more than it wants. */
+static void divide(void) {
+  for (Call *call = pool.first; call; call = call->next) call->dealt = 0;
+  for (int left = pool.capacity, before = 0; left != before;) {
+    before = left;
+    for (Call *call = pool.first; call && left; call = call->next) {
+      if (call->dealt == call->wanted) continue;
+      call->dealt++;
+      left--;
+    }
   }
-  if (granted < 1 || left < granted) return 0;
-  pool.running++;
-  pool.helping += granted - 1;
-  return granted;
+  for (Call *call = pool.first; call; call = call->next) atomic_store(&call->share, call->dealt);
+  atomic_store(&pool.divide_at, INT64_MAX);
 }
 
-static void admit_next(void) {
-  while (pool.first) {
-    Waiting *next = pool.first;
-    if (!(next->granted = take_threads(next->wanted))) return;
-    pool.first = next->next;
-    if (!pool.first) pool.last = &pool.first;
-    pthread_cond_signal(&next->woken);
+/* Let waiting calls begin while there are threads, maybe with fewer than their shares at first. */
+static void admit(void) {
+  for (Call *call = pool.first; call; call = call->next) {
+    int left = pool.capacity - pool.used;
+    if (call->threads) continue;
+    if (!call->share || left < 1) return;
+    call->threads = call->share < left ? call->share : left;
+    pool.used += call->threads;
+    pthread_cond_signal(&call->admitted);
   }
 }
 
-/* Wait for this call's turn; returns how many threads it has. */
-static int take_turn(int wanted) {
-  int granted = pool.first ? 0 : take_threads(wanted);
-  if (granted) return granted;
-  Waiting self = {.woken = PTHREAD_COND_INITIALIZER, .wanted = wanted};
-  *pool.last = &self;
-  pool.last = &self.next;
-  while (!self.granted) pthread_cond_wait(&self.woken, &pool.lock);
-  pthread_cond_destroy(&self.woken);
-  return self.granted;
+/* Wait until this call may begin; returns how many threads it has. */
+static int wait_for_threads(Call *call, int wanted) {
+  Call **last = &pool.first;
+  while (*last) last = &(*last)->next;
+  *last = call;
+  *call = (Call){.wanted = wanted < pool.capacity ? wanted : pool.capacity, .admitted = PTHREAD_COND_INITIALIZER};
+  divide();
+  admit();
+  while (!call->threads) pthread_cond_wait(&call->admitted, &pool.lock);
+  pthread_cond_destroy(&call->admitted);
+  return call->threads;
 }
 
-static int waiting(void) {
-  int count = 0;
-  for (Waiting *w = pool.first; w; w = w->next) count++;
-  return count;
+/* Give the call threads that are left, until it has so many. */
+static void take_threads(Call *call, int threads) {
+  take_helpers(call, threads);
+  if (call->threads < threads) { /* workers could not be started */
+    call->wanted = call->threads;
+    atomic_store(&call->share, call->threads);
+  }
+}
+
+static void give_up_threads(Call *call, int threads) {
+  pool.used -= call->threads - threads;
+  for (; call->threads > threads && call->threads > 1; call->threads--) {
+    Worker *helper = call->helpers[call->threads - 2];
+    helper->busy = 0;
+    atomic_store(&helper->in_call, 0);
+  }
+}
+
+static void say_who_may_sleep(Call *call) {
+  for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
+}
+
+/* Before a loop of the call: follow the division. */
+static void follow_share(Call *call) {
+  int64_t divide_at = atomic_load_explicit(&pool.divide_at, memory_order_relaxed);
+  if (atomic_load_explicit(&call->share, memory_order_relaxed) == call->threads &&
+      (divide_at == INT64_MAX || now_ns() < divide_at)) {
+    return;
+  }
+  pthread_mutex_lock(&pool.lock);
+  if (now_ns() >= pool.divide_at) divide();
+  int left = pool.capacity - pool.used, missing = call->share - call->threads;
+  if (missing < 0) {
+    give_up_threads(call, call->share);
+    admit();
+  } else if (missing && left > 0) {
+    int before = call->threads;
+    take_threads(call, before + (missing < left ? missing : left));
+    pool.used += call->threads - before;
+  }
+  say_who_may_sleep(call);
+  pthread_mutex_unlock(&pool.lock);
 }
 
 static void note_gap(int64_t now) {
@@ -437,42 +466,38 @@ static void note_gap(int64_t now) {
   atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
 }
 
-static void note_calls(void) {
-  int calls = 16 * (pool.running + waiting() + 1), difference = calls - pool.usual_calls;
-  pool.usual_calls += (difference + (difference > 0 ? 7 : -7)) / 8;
+static void begin(Call *call, int threads) {
+  pthread_mutex_lock(&pool.lock);
+  grow(threads);
+  if (!pool.first) note_gap(now_ns());
+  int granted = wait_for_threads(call, threads);
+  call->threads = 1;
+  note_caller(call);
+  take_threads(call, granted);
+  pool.used -= granted - call->threads;
+  say_who_may_sleep(call);
+  pthread_mutex_unlock(&pool.lock);
+  wake_helpers(call->helpers, call->threads - 1);
 }
 
-/* Decide anew whether calls share the threads, or take turns, from what was noted of the last ones. */
-static void share_or_take_turns(void) {
-  int idle = pool.idle_time > IDLE_SHARE * pool.time, asked = pool.since++ >= LEAST_PATIENCE;
-  if (!pool.shares) {
-    if (pool.since <= pool.patience || idle || pool.usual_calls < MANY_CALLS) return;
-  } else if (idle) {
-    pool.patience = LEAST_PATIENCE;
-  } else if (asked && CLEARLY_MORE * pool.turn_time * REMEMBERED_CALLS < pool.time) {
-    pool.patience = 2 * pool.patience < MOST_PATIENCE ? 2 * pool.patience : MOST_PATIENCE;
-  } else {
-    if (asked) pool.patience = LEAST_PATIENCE;
-    return;
+static void end(Call *call) {
+  pthread_mutex_lock(&pool.lock);
+  give_up_threads(call, 0);
+  Call **at = &pool.first;
+  while (*at != call) at = &(*at)->next;
+  *at = call->next;
+  pool.ended_at = now_ns();
+  if (call->group >= 0 && pool.callers[call->group]) pool.callers[call->group]--; /* 0: the groups are new */
+  if (call->group >= 0) pool.left_at[call->group] = pool.ended_at;
+  atomic_store(&pool.divide_at, pool.ended_at + RETURN_NS);
+  for (Call *other = pool.first; other; other = other->next) {
+    if (other->threads) continue;
+    divide();
+    admit();
+    break;
   }
-  pool.shares = !pool.shares;
-  pool.since = 0;
-}
-
-/* Note that a call arrives. */
-static void note_arrival(void) {
-  int64_t now = now_ns();
-  if (!pool.running) note_gap(now);
-  note_calls();
-  double idle = pool.running ? 0 : now - pool.ended_at, time = now - pool.arrived_at;
-  if (idle > BREAK * pool.turn_time) {
-    time -= idle;
-    idle = 0;
-  }
-  pool.idle_time += idle - pool.idle_time / REMEMBERED_CALLS;
-  pool.time += time - pool.time / REMEMBERED_CALLS;
-  pool.arrived_at = now;
-  share_or_take_turns();
+  if (pool.had_users && !pool.users && !pool.first) stop_workers(); /* the last model was closed meanwhile */
+  pthread_mutex_unlock(&pool.lock);
 }
 
 int slipstream_pool_begin(int threads) {
@@ -481,46 +506,19 @@ int slipstream_pool_begin(int threads) {
     return current->threads;
   }
   if (is_worker) return 1; /* a task that calls a model: its loops run in the task */
-  Call *call = &own_call;
-  if (threads < 1) threads = 1;
-  pthread_mutex_lock(&pool.lock);
-  grow(threads);
-  note_arrival();
-  int granted = take_turn(threads);
-  call->threads = 1;
-  call->limit = call->depth = 0;
-  note_caller(call);
-  take_helpers(call, granted);
-  for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
-  pool.helping -= granted - call->threads; /* workers that could not be started */
-  call->began = now_ns();
-  pthread_mutex_unlock(&pool.lock);
-  wake_helpers(call->helpers, call->threads - 1);
-  current = call;
-  return call->threads;
+  begin(&own_call, threads < 1 ? 1 : threads);
+  current = &own_call;
+  return own_call.threads;
 }
 
 void slipstream_pool_end(void) {
-  Call *call = current;
-  if (!call) return;
-  if (call->depth) {
-    call->depth--;
+  if (!current) return;
+  if (current->depth) {
+    current->depth--;
     return;
   }
   current = NULL;
-  pthread_mutex_lock(&pool.lock);
-  for (int i = 0; i < call->threads - 1; i++) {
-    call->helpers[i]->busy = 0;
-    atomic_store(&call->helpers[i]->in_call, 0);
-  }
-  if (call->group >= 0 && pool.callers[call->group]) pool.callers[call->group]--; /* 0: the groups are new */
-  pool.helping -= call->threads - 1;
-  pool.running--;
-  pool.ended_at = now_ns();
-  if (slots() == 1) pool.turn_time += (pool.ended_at - call->began - pool.turn_time) / 8;
-  admit_next();
-  if (pool.had_users && !pool.users && !pool.running) stop_workers(); /* the last model was closed meanwhile */
-  pthread_mutex_unlock(&pool.lock);
+  end(&own_call);
 }
 
 void slipstream_pool_limit(int threads) {
@@ -544,6 +542,7 @@ static void wait_for(Worker *worker) {
 }
 
 static int launch(Call *call, SlipstreamTask task, void *data, int most) {
+  follow_share(call);
   int tasks = call->threads > 1 && is_crowded() ? call->threads * CROWDED_TASKS : call->threads;
   if (call->limit > 0 && call->limit < tasks) tasks = call->limit;
   if (most > 0 && most < tasks) tasks = most;
@@ -659,11 +658,10 @@ void slipstream_pool_free(void *memory) {
 
 static void reset(void) {
   pthread_mutex_init(&pool.lock, NULL);
-  pool.running = pool.helping = 0;
+  pool.used = 0;
   memset(pool.callers, 0, sizeof pool.callers);
-  pool.patience = LEAST_PATIENCE;
   pool.first = NULL;
-  pool.last = &pool.first;
+  atomic_store(&pool.divide_at, INT64_MAX);
 }
 
 static void before_fork(void) { pthread_mutex_lock(&pool.lock); } /* the child gets groups that are whole */
@@ -697,7 +695,7 @@ void slipstream_pool_retain(void) {
 
 void slipstream_pool_release(void) {
   pthread_mutex_lock(&pool.lock);
-  if (!--pool.users && !pool.running) stop_workers();
+  if (!--pool.users && !pool.first) stop_workers();
   pthread_mutex_unlock(&pool.lock);
 }
 
