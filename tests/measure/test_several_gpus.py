@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +22,27 @@ H200 = CudaDevice("H200", "sm_90", 232448, multiprocessors=132)
 A10 = CudaDevice("A10", "sm_86", 101376, multiprocessors=72)
 
 
-@T.prim_func(s_tir=True)
-def sleeps(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    T.evaluate(T.call_extern("int32", "usleep", 400000))
-    for i in range(4096):
-        with T.sblock("c"):
-            v = T.axis.spatial(4096, i)
-            c[v] = a[v] * T.float32(2) + T.float32(1)
+def waits_for(file: Path) -> Any:
+    """A correct program that ends once `file` is there."""
+    name = str(file)
+
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
+        while T.call_extern("int32", "access", name, 0) != 0:
+            T.evaluate(T.call_extern("int32", "usleep", 10000))
+        for i in range(4096):
+            with T.sblock("c"):
+                v = T.axis.spatial(4096, i)
+                c[v] = a[v] * T.float32(2) + T.float32(1)
+
+    return main
 
 
 @pytest.fixture
 def measurer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(gpu_process, "WORKER", "tests.measure.cpu_as_gpu")
     monkeypatch.setenv("GPUS_SEEN", str(tmp_path))
-    config = MeasureConfig(gpus=("GPU-a", "GPU-b"))
+    config = MeasureConfig(gpus=("GPU-a", "GPU-b"), run_seconds=60.0)
     with gpu_measurer(resolve_target(), {KEY: program(good(1), "").module}, config) as measurer:
         yield measurer
 
@@ -50,9 +58,16 @@ def _told(folder: Path, process: gpu_process.GpuProcess) -> str:
 def test_programs_run_beside_each_other_and_a_crash_costs_one_process(measurer: Engine, tmp_path: Path) -> None:
     before = [gpu.process for gpu in measurer.devices.gpus]
     assert [_told(tmp_path, process) for process in before] == ["GPU-a", "GPU-b"]
-    results = list(measurer.measure([program(sleeps, "sleeps"), *(program(good(n), str(n)) for n in (1, 2, 4))]))
+    others_ended = tmp_path / "others-ended"
+    results = []
+    for m in measurer.measure(
+        [program(waits_for(others_ended), "waits"), *(program(good(n), str(n)) for n in (1, 2, 4))]
+    ):
+        results.append(m)
+        if len(results) == 3:
+            others_ended.touch()
     assert [m.failure for m in results] == [None] * 4
-    assert results[-1].program.label == "sleeps"  # the other GPU ran the rest meanwhile
+    assert results[-1].program.label == "waits"  # the other GPU ran the rest meanwhile
     settled = measurer.settle(results[:-1], np.random.default_rng(0))
     assert settled is not None
     assert settled.winner.verified
