@@ -116,9 +116,9 @@ def test_a_forecast_costs_less_than_20_ms():
     took = []
     for trials in (16, 100, 5000):
         history = (1e-3 * best_so_far(rng, trials)).tolist()
-        began = time.perf_counter()
+        began = time.process_time()
         _belief().forecast("op", history, FLOPS)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert min(took) < 0.02
 
 

@@ -91,9 +91,9 @@ def test_two_curves_of_one_operator_are_refused():
 @pytest.mark.timing
 def test_cheap_policies_replay_thousands_of_slots_a_second():
     curves = model_curves(np.random.default_rng(0), 20, 400, PEAK)
-    began = time.perf_counter()
+    began = time.process_time()
     run = replay(_make("gradient", curves, 4), curves, 4)
-    assert len(run.choices) / (time.perf_counter() - began) > 1000
+    assert len(run.choices) / (time.process_time() - began) > 1000
 
 
 def test_every_policy_ends_at_the_same_latency_and_the_oracle_is_fastest_on_average():
