@@ -27,8 +27,8 @@ SLOT_TRIALS, PEAK_FLOPS = 8, 1e11
 class SchedulerSuite:
     """Subclass it and say how the scheduler is made.
 
-    `greedy`: it may leave an operator waiting for ever. `most_seconds`: of a core, for a pick among a thousand operators
-    of which one has another history than at the last. `curves` are what the operators' histories are taken
+    `greedy`: it may leave an operator waiting for ever. `most_seconds`: of a core, for a pick among a thousand
+    operators of which one has another history than at the last. `curves` are what the operators' histories are taken
     from, set before each `make`; only an oracle looks there.
     """
 
