@@ -10,15 +10,16 @@
    group where no call had its caller as it began: a group is left to its caller, and its worker takes another's place.
    Without that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. All running calls together use no more threads than the pool has. They are divided equally among the calls
-   that there are, and anew when a call comes or has gone: a running call gives threads up, or takes more, before its next
-   loop. So a new call waits no longer than a loop, unless there are more calls than threads. Fewer threads lose less time
-   at barriers: side by side more calls are answered than one after the other.
+   Sharing. All running calls together use no more threads than the pool has. They are divided equally among the
+   calls that there are, and anew when a call comes or has gone: a running call gives threads up, or takes more,
+   before its next loop. So a new call waits for the next loop of a running one, unless there are more calls than
+   threads. Fewer threads lose less time at barriers: side by side more calls are answered than one after the other.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
-   and then waits in the kernel. A call wakes its sleeping helpers as a tree: the caller some, each of them some more.
-   Between the operators of a call it spins. In a call of few threads whose caller has often had to wait for workers
-   lately it sleeps: other programs want the processors, and a thread that sleeps gets one sooner than one that spins. */
+   and then waits in the kernel. As it begins a call wakes its sleeping helpers as a tree: the caller some, each of
+   them some more. Between the operators of a call it spins. In a call of few threads whose caller has often had to
+   wait for workers lately it sleeps: other programs want the processors, and a thread that sleeps gets one sooner
+   than one that spins. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -473,8 +474,9 @@ static void begin(Call *call, int threads) {
   int granted = wait_for_threads(call, threads);
   call->threads = 1;
   note_caller(call);
-  take_threads(call, granted);
+  take_threads(call, granted < call->share ? granted : call->share); /* less if others came since it was let in */
   pool.used -= granted - call->threads;
+  admit();
   say_who_may_sleep(call);
   pthread_mutex_unlock(&pool.lock);
   wake_helpers(call->helpers, call->threads - 1);

@@ -21,7 +21,7 @@ void slipstream_pool_retain(void);
 void slipstream_pool_release(void);
 
 /* A call of a model: takes up to `threads` threads (the calling one included), fewer while other calls run. Returns
-   how many it got. Every call that was begun has to be ended by the same thread. */
+   how many it has at first. Every call that was begun has to be ended by the same thread. */
 int slipstream_pool_begin(int threads);
 void slipstream_pool_end(void);
 
