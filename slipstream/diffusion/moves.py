@@ -1,7 +1,7 @@
 """How one decision moves away from its value: exactly, over all legal values, however many a tile has.
 
-A move from `start` to another value v has the weight exp(-distance(start, v) / REACH) · exp(preference(v)). A tile's
-distance is a sum over its factors, so the first part of the weight is a product over them: with the sums
+A move from `start` to another value v has the weight exp(-distance(start, v) / REACH). A tile's distance is a sum over
+its factors, so the weight is a product over them: with the sums
 
     Z_1(m) = w_1(m),  Z_k(m) = Σ over d | m of w_k(d) · Z_(k-1)(m / d)
 
@@ -12,7 +12,6 @@ and no list of all factorisations is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,24 +23,16 @@ from slipstream.program.decisions import Choice, IllegalDecisionError, Location,
 Array = NDArray[np.float64]
 
 REACH = 0.25  # the distance at which a move is e times less likely
-_LEAST_TOTAL = 1e-6  # one value weighs at least e^-4 before preferences; less than this is rounding
+_LEAST_TOTAL = 1e-6  # one value weighs at least e^-4; less than this is rounding
 
 
 class Moves:
-    """Where one decision may go from `start`. `preferences` are logarithms, of the values that have one."""
+    """Where one decision may go from `start`."""
 
-    def __init__(self, point: Point, start: Value, preferences: Mapping[Value, float]) -> None:
+    def __init__(self, point: Point, start: Value) -> None:
         self._near = _near_tiles(point, start) if isinstance(point, Tile) else _NearIndices(point, start)
         self._start = start
-        self._preferred = {
-            value: self._near.weight(value) * math.exp(preference)
-            for value, preference in preferences.items()
-            if value != start
-        }
-        plain = sum(map(self._near.weight, {start, *preferences}))
-        rest = max(0.0, self._near.total - plain)
-        self._rest = rest if rest > _LEAST_TOTAL else 0.0
-        self._total = self._rest + sum(self._preferred.values())
+        self._total = self._near.total - self._near.weight(start)
 
     @property
     def is_possible(self) -> bool:
@@ -52,22 +43,13 @@ class Moves:
         """Of a move to `value`, given that there is one."""
         if value == self._start or not self.is_possible:
             return 0.0
-        return self._preferred.get(value, self._near.weight(value)) / self._total
+        return self._near.weight(value) / self._total
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Value]:
         """`count` moves."""
-        preferred = list(self._preferred)
-        weights = np.array([*self._preferred.values(), self._rest]) / self._total
-        picks = rng.choice(len(weights), size=count, p=weights)
-        others = self._draw_others(int((picks == len(preferred)).sum()), rng)
-        return [preferred[pick] if pick < len(preferred) else others.pop() for pick in picks]
-
-    def _draw_others(self, count: int, rng: np.random.Generator) -> list[Value]:
-        """Values without a preference: those drawn that have one are drawn again."""
         found: list[Value] = []
         while len(found) < count:
-            drawn = self._near.draw(2 * count, rng)
-            found += [value for value in drawn if value != self._start and value not in self._preferred]
+            found += [value for value in self._near.draw(2 * count, rng) if value != self._start]
         return found[:count]
 
 

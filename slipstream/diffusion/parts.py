@@ -25,7 +25,7 @@ class Parts:
     keep: bool = _part("carrying over: tiles stay, moved to the nearest divisors")
     scale: bool = _part("carrying over: tiles grow with the extent")
     random: bool = _part("some of the posterior's centres are drawn at random")
-    posterior: bool = _part("measurements update the distribution that programs are drawn from")
+    posterior: bool = _part("half of the programs are drawn around the fastest measured so far")
     guess: bool = _part("trees over decisions say which of the drawn programs to measure")
     pretraining: bool = _part("these trees are fitted to the relatives' measurements too")
     short_firsts: bool = _part("an operator's first slot is short if programs of relatives are carried over to it")

@@ -20,7 +20,7 @@ import numpy as np
 from slipstream.diffusion.distilled import Neighbour
 from slipstream.diffusion.guess import Guess, Rows
 from slipstream.diffusion.parts import Parts
-from slipstream.diffusion.posterior import Centre, Observation, Posterior
+from slipstream.diffusion.posterior import Centre, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import Decisions, IllegalDecisionError, Points, tile_extents
@@ -152,11 +152,7 @@ class _Candidates:
         centres.append(Centre(self._example.decisions, 1.0 if self._is_ours else 0.1, "default"))
         posterior = Posterior(self._points, centres)
         if self._parts.posterior:
-            rounds = len({m.slot for m in self._own})
-            posterior.update(
-                [Observation(m.program.decisions, m.seconds, m.program.origin.split(":")[-1]) for m in self._own],
-                rounds,
-            )
+            posterior.update([(m.program.decisions, m.seconds) for m in self._own])
         return posterior
 
     def _guess(self) -> Guess | None:
