@@ -16,7 +16,7 @@ from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import Array, TensorSpec
 
 # Libraries that depend on one of this name share the first that a process loads: one pool for all models.
-POOL = "libslipstream_pool.so.1"
+POOL = "libslipstream_pool.so.2"
 _ALIGNMENT = 64
 
 

@@ -41,7 +41,7 @@ for count in 1, 2:
         loaded, lambda *_: prepare_parts(loaded, target)[0], target, out, choose_threads=True
     )
     assert [path.name for path in out.glob("model-*")] == [manifest.library]
-    pool = pool or ctypes.CDLL("libslipstream_pool.so.1")
+    pool = pool or ctypes.CDLL("libslipstream_pool.so.2")
     assert pool.slipstream_pool_workers() == 0
     with slipstream.load(out, threads=2) as model:
         model(random_inputs(model.inputs, np.random.default_rng(0)))

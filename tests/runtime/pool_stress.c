@@ -1,4 +1,5 @@
 /* Callers come and go, loops of all sizes: every task has to run exactly once, before and after a fork. */
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,31 +33,56 @@ static int note_twice(int task, SlipstreamEnv *env, void *data) {
   return note(task, env, data);
 }
 
+/* What a call runs; on its caller's thread or on another. */
+static void run_loops(void *argument) {
+  unsigned *seed = argument;
+  for (int loop = 0; loop < 20; loop++) {
+    Seen seen;
+    memset(&seen, 0, sizeof seen);
+    int tasks = rand_r(seed) % (4 * threads + 2), limit = rand_r(seed) % (4 * threads + 1);
+    slipstream_pool_limit(limit);
+    int result = slipstream_pool_launch(loop % 4 ? note : note_twice, &seen, tasks);
+    int wrong = seen.count < 1 || seen.count > 4 * threads || (limit && seen.count > limit) || (tasks && seen.count > tasks);
+    for (int i = 0; i < 512; i++) wrong |= seen.runs[i] != (i < seen.count);
+    wrong |= result != (seen.count > 3 ? 7 : 0);
+    if (wrong) {
+      fprintf(stderr, "wrong: %d tasks of %d threads, result %d\n", seen.count, threads, result);
+      _exit(1);
+    }
+  }
+  char *memory = slipstream_pool_alloc(rand_r(seed) % 5 ? 1000 + rand_r(seed) % 100000 : 0);
+  memory[0] = 1;
+  slipstream_pool_free(memory);
+}
+
 static void *call(void *argument) {
   unsigned seed = (unsigned)(size_t)argument;
   for (int round = 0; round < rounds; round++) {
-    slipstream_pool_begin(threads);
-    for (int loop = 0; loop < 20; loop++) {
-      Seen seen;
-      memset(&seen, 0, sizeof seen);
-      int tasks = rand_r(&seed) % (4 * threads + 2), limit = rand_r(&seed) % (4 * threads + 1);
-      slipstream_pool_limit(limit);
-      int result = slipstream_pool_launch(loop % 4 ? note : note_twice, &seen, tasks);
-      int wrong = seen.count < 1 || seen.count > 4 * threads || (limit && seen.count > limit) || (tasks && seen.count > tasks);
-      for (int i = 0; i < 512; i++) wrong |= seen.runs[i] != (i < seen.count);
-      wrong |= result != (seen.count > 3 ? 7 : 0);
-      if (wrong) {
-        fprintf(stderr, "wrong: %d tasks of %d threads, result %d\n", seen.count, threads, result);
+    if (rand_r(&seed) % 3) {
+      unsigned before = seed;
+      slipstream_pool_call(threads, run_loops, &seed);
+      if (seed == before) {
+        fprintf(stderr, "a call was not run\n");
         _exit(1);
       }
+    } else {
+      slipstream_pool_begin(threads);
+      run_loops(&seed);
+      slipstream_pool_call(threads, run_loops, &seed); /* inside of a call: a part of it */
+      slipstream_pool_end();
     }
-    char *memory = slipstream_pool_alloc(round % 5 ? 1000 + rand_r(&seed) % 100000 : 0);
-    memory[0] = 1;
-    slipstream_pool_free(memory);
-    slipstream_pool_end();
     if (rand_r(&seed) % 8 == 0) usleep(200);
   }
   return NULL;
+}
+
+static int threads_of_process(void) {
+  usleep(100000); /* the kernel takes a while to forget one that was joined */
+  int count = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  while (readdir(tasks)) count++;
+  closedir(tasks);
+  return count - 2;
 }
 
 static void run(int callers) {
@@ -81,7 +107,7 @@ int main(int count, char **arguments) {
   if (child == 0) {
     run(3);
     slipstream_pool_release();
-    _exit(slipstream_pool_workers() != 0);
+    _exit(slipstream_pool_workers() != 0 || threads_of_process() != 1);
   }
   int status;
   waitpid(child, &status, 0);
@@ -90,5 +116,5 @@ int main(int count, char **arguments) {
   printf("%d workers, %d asleep\n", slipstream_pool_workers(), slipstream_pool_sleeping());
   int awake = slipstream_pool_workers() - slipstream_pool_sleeping();
   slipstream_pool_release();
-  return status || awake || slipstream_pool_workers();
+  return status || awake || slipstream_pool_workers() || threads_of_process() != 1;
 }

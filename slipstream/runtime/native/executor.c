@@ -294,13 +294,30 @@ static int run_admitted(Model *model, const void *const *inputs, void *const *ou
   return failed;
 }
 
+typedef struct {
+  Model *model;
+  const void *const *inputs;
+  void *const *outputs;
+  const int *step_threads;
+  int64_t *nanoseconds;
+  int failed;
+  char error[sizeof error_text];
+} Request;
+
+static void answer(void *argument) {
+  Request *request = argument;
+  request->failed = run_admitted(request->model, request->inputs, request->outputs, request->step_threads,
+                                 request->nanoseconds);
+  if (request->failed) memcpy(request->error, error_text, sizeof error_text); /* of this thread, maybe not the caller's */
+}
+
 static int run(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
                int64_t *nanoseconds) {
   int threads = model->threads;
-  slipstream_pool_begin(step_threads || threads < MOST_STEP_THREADS ? threads : MOST_STEP_THREADS);
-  int failed = run_admitted(model, inputs, outputs, step_threads, nanoseconds);
-  slipstream_pool_end();
-  return failed;
+  Request request = {model, inputs, outputs, step_threads, nanoseconds, 0, ""};
+  slipstream_pool_call(step_threads || threads < MOST_STEP_THREADS ? threads : MOST_STEP_THREADS, answer, &request);
+  memcpy(error_text, request.error, sizeof error_text);
+  return request.failed;
 }
 
 PUBLIC int FUNCTION(run)(Model *model, const void *const *inputs, void *const *outputs) {

@@ -15,6 +15,9 @@
    before its next loop. So a new call waits for the next loop of a running one, unless there are more calls than
    threads. Fewer threads lose less time at barriers: side by side more calls are answered than one after the other.
 
+   Stand-ins. If there are more calls than threads, threads of the pool run those that have to wait, one after the
+   other, while their callers sleep. More calls are answered so than if callers took turns on the processors.
+
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. As it begins a call wakes its sleeping helpers as a tree: the caller some, each of
    them some more. Between the operators of a call it spins. In a call of few threads whose caller has often had to
@@ -79,8 +82,10 @@ typedef struct Worker {
 typedef struct Call {
   int wanted, threads, limit, depth, group; /* threads: 0 while it waits; group: of its caller as it began, or -1 */
   _Atomic int share;                        /* how many threads it should have */
-  int dealt;
-  pthread_cond_t admitted;
+  int dealt, done;
+  void (*body)(void *); /* what a stand-in has to run, until one does */
+  void *data;
+  pthread_cond_t changed; /* it may begin or, run by a stand-in, is done */
   struct Call *next;
   Worker *helpers[MOST_THREADS];
 } Call;
@@ -95,6 +100,9 @@ static struct {
   Call *first; /* all calls in order of arrival; those that wait are the last */
   int64_t ended_at, usual_gap;
   _Atomic int64_t divide_at; /* threads that a call left are divided then; INT64_MAX: none was left */
+  pthread_t stand_in[MOST_THREADS];
+  int stand_ins, idle_stand_ins, closing; /* closing: stand-ins are to end */
+  pthread_cond_t granted;                 /* a call for a stand-in may begin */
   unsigned calls;
 } pool;
 
@@ -104,6 +112,7 @@ static _Atomic int64_t idle_spin_ns;
 static _Atomic int late_score;
 static __thread Call own_call, *current;
 static __thread int is_worker, in_loop; /* in_loop: this caller runs tasks of a loop */
+static __thread int looks_for_call;     /* a stand-in that takes the next call without being woken */
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -208,26 +217,41 @@ static void place(Worker *worker, int group) {
   sched_setaffinity(atomic_load(&worker->tid), sizeof(cpu_set_t), &pool.group[group]);
 }
 
-static int start(Worker *worker) {
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument, size_t stack) {
   pthread_attr_t attributes;
   sigset_t all, before;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK_BYTES);
-  atomic_store(&worker->state, IDLE);
-  atomic_store(&worker->tid, 0);
+  if (stack) pthread_attr_setstacksize(&attributes, stack);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-  int failed = pthread_create(&worker->thread, &attributes, work, worker);
+  int failed = pthread_create(thread, &attributes, run, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
-  if (failed) return 0;
+  return !failed;
+}
+
+static int start(Worker *worker) {
+  atomic_store(&worker->state, IDLE);
+  atomic_store(&worker->tid, 0);
+  if (!start_thread(&worker->thread, work, worker, STACK_BYTES)) return 0;
   worker->started = 1;
   while (!atomic_load(&worker->tid)) sched_yield();
   place(worker, worker->group);
   return 1;
 }
 
-static void stop_workers(void) {
+/* With the lock, which is let go while stand-ins end. */
+static void stop_threads(void) {
+  pool.closing++;
+  pthread_cond_broadcast(&pool.granted);
+  while (pool.stand_ins) {
+    pthread_t last = pool.stand_in[--pool.stand_ins];
+    pthread_mutex_unlock(&pool.lock);
+    pthread_join(last, NULL);
+    pthread_mutex_lock(&pool.lock);
+  }
+  pool.closing--;
+  if (pool.users || pool.first) return; /* others came meanwhile */
   for (int i = 0; i < MOST_THREADS; i++) {
     if (!workers[i].started) continue;
     if (atomic_exchange(&workers[i].state, STOP) == ASLEEP) futex_wake(&workers[i].state);
@@ -399,21 +423,34 @@ static void admit(void) {
     if (!call->share || left < 1) return;
     call->threads = call->share < left ? call->share : left;
     pool.used += call->threads;
-    pthread_cond_signal(&call->admitted);
+    if (!call->body) {
+      pthread_cond_signal(&call->changed);
+    } else if (looks_for_call) {
+      looks_for_call = 0;
+    } else {
+      pthread_cond_signal(&pool.granted);
+    }
   }
 }
 
-/* Wait until this call may begin; returns how many threads it has. */
-static int wait_for_threads(Call *call, int wanted) {
+static void note_gap(int64_t now) {
+  int64_t gap = pool.ended_at ? now - pool.ended_at : LONGEST_GAP_NS * 2;
+  if (gap > LONGEST_GAP_NS * 2) gap = LONGEST_GAP_NS * 2;
+  pool.usual_gap += (gap - pool.usual_gap) / 4;
+  atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
+}
+
+/* Count a call that has come; it may begin once it has threads. */
+static void arrive(Call *call, int threads) {
+  grow(threads);
+  if (!pool.first) note_gap(now_ns());
   Call **last = &pool.first;
   while (*last) last = &(*last)->next;
   *last = call;
-  *call = (Call){.wanted = wanted < pool.capacity ? wanted : pool.capacity, .admitted = PTHREAD_COND_INITIALIZER};
+  int wanted = threads < pool.capacity ? threads : pool.capacity;
+  *call = (Call){.wanted = wanted, .changed = PTHREAD_COND_INITIALIZER};
   divide();
   admit();
-  while (!call->threads) pthread_cond_wait(&call->admitted, &pool.lock);
-  pthread_cond_destroy(&call->admitted);
-  return call->threads;
 }
 
 /* Give the call threads that are left, until it has so many. */
@@ -460,30 +497,28 @@ static void follow_share(Call *call) {
   pthread_mutex_unlock(&pool.lock);
 }
 
-static void note_gap(int64_t now) {
-  int64_t gap = pool.ended_at ? now - pool.ended_at : LONGEST_GAP_NS * 2;
-  if (gap > LONGEST_GAP_NS * 2) gap = LONGEST_GAP_NS * 2;
-  pool.usual_gap += (gap - pool.usual_gap) / 4;
-  atomic_store(&idle_spin_ns, pool.usual_gap < LONGEST_GAP_NS ? 2 * pool.usual_gap + 2000 : 0);
-}
-
-static void begin(Call *call, int threads) {
-  pthread_mutex_lock(&pool.lock);
-  grow(threads);
-  if (!pool.first) note_gap(now_ns());
-  int granted = wait_for_threads(call, threads);
+/* Give a call that was let in its helpers. The thread that runs it calls this. */
+static void set_up(Call *call) {
+  int granted = call->threads;
   call->threads = 1;
   note_caller(call);
   take_threads(call, granted < call->share ? granted : call->share); /* less if others came since it was let in */
   pool.used -= granted - call->threads;
   admit();
   say_who_may_sleep(call);
+}
+
+static void begin(Call *call, int threads) {
+  pthread_mutex_lock(&pool.lock);
+  arrive(call, threads);
+  while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
+  set_up(call);
   pthread_mutex_unlock(&pool.lock);
   wake_helpers(call->helpers, call->threads - 1);
 }
 
-static void end(Call *call) {
-  pthread_mutex_lock(&pool.lock);
+/* A call is over: its threads are for others. */
+static void leave(Call *call) {
   give_up_threads(call, 0);
   Call **at = &pool.first;
   while (*at != call) at = &(*at)->next;
@@ -498,8 +533,88 @@ static void end(Call *call) {
     admit();
     break;
   }
-  if (pool.had_users && !pool.users && !pool.first) stop_workers(); /* the last model was closed meanwhile */
+}
+
+static void end(Call *call) {
+  pthread_mutex_lock(&pool.lock);
+  leave(call);
+  if (pool.had_users && !pool.users && !pool.first) stop_threads(); /* the last model was closed meanwhile */
   pthread_mutex_unlock(&pool.lock);
+  pthread_cond_destroy(&call->changed);
+}
+
+/* ---- Stand-ins ---- */
+
+/* Run, for callers that wait, one call after the other. */
+static void *stand_in(void *unused) {
+  (void)unused;
+  pthread_setname_np(pthread_self(), "slipstream");
+  pthread_mutex_lock(&pool.lock);
+  sched_setaffinity(0, sizeof pool.allowed, &pool.allowed); /* its caller may be bound */
+  for (;;) {
+    Call *call = pool.first;
+    while (call && !(call->threads && call->body)) call = call->next;
+    if (!call) {
+      if (pool.closing) break;
+      pool.idle_stand_ins++;
+      pthread_cond_wait(&pool.granted, &pool.lock);
+      pool.idle_stand_ins--;
+      continue;
+    }
+    void (*body)(void *) = call->body;
+    call->body = NULL;
+    set_up(call);
+    pthread_mutex_unlock(&pool.lock);
+    wake_helpers(call->helpers, call->threads - 1);
+    current = call;
+    body(call->data);
+    current = NULL;
+    pthread_mutex_lock(&pool.lock);
+    looks_for_call = 1;
+    leave(call);
+    looks_for_call = 0;
+    call->done = 1;
+    pthread_cond_signal(&call->changed);
+  }
+  pthread_mutex_unlock(&pool.lock);
+  return NULL;
+}
+
+/* Whether there is a stand-in for one more call that waits. There are as many as calls can run at a time. */
+static int has_stand_in(void) {
+  if (pool.closing) return 0;
+  if (pool.stand_ins < pool.capacity && !pool.idle_stand_ins) {
+    pool.stand_ins += start_thread(&pool.stand_in[pool.stand_ins], stand_in, NULL, 0);
+  }
+  return pool.stand_ins > 0;
+}
+
+void slipstream_pool_call(int threads, void (*body)(void *), void *data) {
+  Call *call = &own_call;
+  if (current || is_worker) {
+    slipstream_pool_begin(threads);
+    body(data);
+    slipstream_pool_end();
+    return;
+  }
+  pthread_mutex_lock(&pool.lock);
+  arrive(call, threads < 1 ? 1 : threads);
+  if (!call->threads && has_stand_in()) {
+    call->body = body;
+    call->data = data;
+    while (!call->done) pthread_cond_wait(&call->changed, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_cond_destroy(&call->changed);
+    return;
+  }
+  while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
+  set_up(call);
+  pthread_mutex_unlock(&pool.lock);
+  wake_helpers(call->helpers, call->threads - 1);
+  current = call;
+  body(data);
+  current = NULL;
+  end(call);
 }
 
 int slipstream_pool_begin(int threads) {
@@ -660,6 +775,8 @@ void slipstream_pool_free(void *memory) {
 
 static void reset(void) {
   pthread_mutex_init(&pool.lock, NULL);
+  pthread_cond_init(&pool.granted, NULL);
+  pool.stand_ins = pool.idle_stand_ins = pool.closing = 0;
   pool.used = 0;
   memset(pool.callers, 0, sizeof pool.callers);
   pool.first = NULL;
@@ -697,7 +814,7 @@ void slipstream_pool_retain(void) {
 
 void slipstream_pool_release(void) {
   pthread_mutex_lock(&pool.lock);
-  if (!--pool.users && !pool.first) stop_workers();
+  if (!--pool.users && !pool.first) stop_threads();
   pthread_mutex_unlock(&pool.lock);
 }
 

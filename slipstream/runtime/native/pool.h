@@ -25,6 +25,9 @@ void slipstream_pool_release(void);
 int slipstream_pool_begin(int threads);
 void slipstream_pool_end(void);
 
+/* The same around `body`, which may run on another thread, one of the pool's: `body` must not care which it is. */
+void slipstream_pool_call(int threads, void (*body)(void *), void *data);
+
 /* How many threads the next parallel loops of this call may use; 0: all it has. */
 void slipstream_pool_limit(int threads);
 
