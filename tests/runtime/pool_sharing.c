@@ -1,9 +1,22 @@
-/* Callers of eight threads come one after the other and then leave, each running loops meanwhile: prints how many threads
-   the first has with one, two and four callers, and with one again; then how many it has beside a call that wants one, and
-   how many that call has. */
-#include "pool.c"
+/* On a machine of eight processors that is made up. Prints how many threads each of two callers has that want two. Then
+   callers of eight threads come one after the other and leave, each running loops meanwhile: prints how many threads the
+   first has with one, two and four callers, and with one again; then how many it has beside a call that wants one, and how
+   many that call has. */
+#define _GNU_SOURCE
+#include <sched.h>
 
 enum { THREADS = 8, CALLERS = 4, SETTLE_US = 200000 };
+
+static int made_up_getaffinity(pid_t thread, size_t bytes, cpu_set_t *set) {
+  (void)thread, (void)bytes;
+  CPU_ZERO(set);
+  for (int i = 0; i < THREADS; i++) CPU_SET(i, set);
+  return 0;
+}
+
+#define sched_getaffinity made_up_getaffinity
+#define CPU_LIMIT "/dev/null"
+#include "pool.c"
 
 static _Atomic int wanted[CALLERS], had[CALLERS]; /* wanted: 0 for no call, -1 for the end */
 
@@ -36,6 +49,10 @@ int main(void) {
   pthread_t callers[CALLERS];
   slipstream_pool_retain();
   for (size_t i = 0; i < CALLERS; i++) pthread_create(&callers[i], NULL, call, (void *)i);
+  wanted[0] = wanted[1] = 2;
+  print(0);
+  print(1);
+  wanted[1] = 0;
   wanted[0] = THREADS;
   print(0);
   wanted[1] = THREADS;

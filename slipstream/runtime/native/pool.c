@@ -10,10 +10,12 @@
    group where no call had its caller as it began: a group is left to its caller, and its worker takes another's place.
    Without that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
 
-   Sharing. All running calls together use no more threads than the pool has. They are divided equally among the
-   calls that there are, and anew when a call comes or has gone: a running call gives threads up, or takes more,
-   before its next loop. So a new call waits for the next loop of a running one, unless there are more calls than
-   threads. Fewer threads lose less time at barriers: side by side more calls are answered than one after the other.
+   Sharing. The pool has as many threads as all calls at a time have asked for, but no more than there are
+   processors, unless a single call does. All running calls together use no more than that. They are divided equally
+   among the calls that there are, and anew when a call comes or has gone: a running call gives threads up, or takes
+   more, before its next loop. So a new call waits for the next loop of a running one, unless there are more calls
+   than threads. Fewer threads lose less time at barriers: side by side more calls are answered than one after the
+   other.
 
    Stand-ins. If there are more calls than threads, threads of the pool run those that have to wait, one after the
    other, while their callers sleep. More calls are answered so than if callers took turns on the processors.
@@ -54,6 +56,9 @@
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
+#ifndef CPU_LIMIT
+#define CPU_LIMIT "/sys/fs/cgroup/cpu.max" /* of a container */
+#endif
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -393,6 +398,24 @@ static void take_helpers(Call *call, int threads) {
 
 /* ---- Sharing ---- */
 
+/* How many processors the process may use: those it is allowed to run on, less if a container limits its time. */
+static int processors(void) {
+  static int count;
+  long quota, period;
+  if (count) return count;
+  cpu_set_t allowed;
+  allowed_now(&allowed);
+  count = CPU_COUNT(&allowed) ? CPU_COUNT(&allowed) : 1;
+  FILE *file = fopen(CPU_LIMIT, "r");
+  if (!file) return count;
+  if (fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0) { /* "max" is no number */
+    long limit = (quota + period / 2) / period;
+    if (limit < count) count = limit < 1 ? 1 : (int)limit;
+  }
+  fclose(file);
+  return count;
+}
+
 static void grow(int threads) {
   if (threads > MOST_THREADS) threads = MOST_THREADS;
   if (threads <= pool.capacity) return;
@@ -442,10 +465,12 @@ static void note_gap(int64_t now) {
 
 /* Count a call that has come; it may begin once it has threads. */
 static void arrive(Call *call, int threads) {
-  grow(threads);
+  int asked = threads, most = processors();
   if (!pool.first) note_gap(now_ns());
   Call **last = &pool.first;
-  while (*last) last = &(*last)->next;
+  for (; *last; last = &(*last)->next) asked += (*last)->wanted;
+  if (asked > most) asked = most;
+  grow(asked > threads ? asked : threads);
   *last = call;
   int wanted = threads < pool.capacity ? threads : pool.capacity;
   *call = (Call){.wanted = wanted, .changed = PTHREAD_COND_INITIALIZER};
