@@ -9,7 +9,6 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.loaded import check_artifact
 from slipstream.artifact.manifest import WEIGHTS, Manifest
 from slipstream.errors import ArtifactError
-from slipstream.runtime.library import POOL
 from slipstream.runtime.link import NATIVE
 from slipstream.runtime.source import header
 
@@ -29,7 +28,7 @@ def export(directory: str | Path, output: str | Path) -> list[Path]:
     for own in manifest.single_shapes:
         shutil.copyfile(directory / own.library, output / f"lib{own.prefix}.so")
         (output / f"{own.prefix}.h").write_text(header(own.prefix, own.inputs, own.outputs))
-    for name in (POOL, WEIGHTS):
+    for name in (manifest.pool, WEIGHTS):
         shutil.copyfile(directory / name, output / name)
     prefix = manifest.single_shapes[0].prefix
     for name in ("main.c", "CMakeLists.txt"):

@@ -11,7 +11,7 @@ from typing import Any
 from slipstream.errors import ArtifactError, ShapeError
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.frontends.shape_variants import merged_specs, shape_labels
-from slipstream.runtime.library import POOL
+from slipstream.runtime.library import POOL, POOL_NAME
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
@@ -147,6 +147,11 @@ class Manifest:
         return replace(self, **own, variants=(), pad=False)
 
     @property
+    def pool(self) -> str:
+        """The file of the thread pool that its libraries were linked with."""
+        return next((name for name in self.checksums if name.startswith(POOL_NAME)), POOL)
+
+    @property
     def runs_alone(self) -> bool:
         """Whether it runs without TVM."""
         return all(part.prefix for part in self.all_parts if part.is_compiled)
@@ -225,7 +230,11 @@ class Manifest:
             self._check_variants()
         files = {self.input_data} if self.input_data else set()
         for part in self.all_parts:
-            files |= {part.file, *([part.weights_file] if part.is_compiled else []), *([POOL] if part.prefix else [])}
+            files |= {
+                part.file,
+                *([part.weights_file] if part.is_compiled else []),
+                *([self.pool] if part.prefix else []),
+            }
             if part.prefix and not (part.prefix.isascii() and part.prefix.isidentifier()):
                 raise ValueError(f"its prefix {part.prefix!r} is no name of C")
         for name in (*files, *self.checksums):

@@ -15,8 +15,10 @@ import numpy as np
 from slipstream.errors import ArtifactError
 from slipstream.frontends.inputs import Array, TensorSpec
 
-# Libraries that depend on one of this name share the first that a process loads: one pool for all models.
-POOL = "libslipstream_pool.so.2"
+# Libraries that depend on one of this name share the first that a process loads: one pool for all models. Its number
+# changes with its functions; models that were compiled before have the pool of their version beside them.
+POOL_NAME = "libslipstream_pool.so."
+POOL = f"{POOL_NAME}2"
 _ALIGNMENT = 64
 
 

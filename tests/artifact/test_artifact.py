@@ -188,6 +188,21 @@ def test_recompiling_replaces_the_artifact_as_a_whole(small_artifact: Path, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_artifacts_with_an_earlier_thread_pool_run_beside_later_ones(
+    small_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        for module in ("runtime.link", "artifact.manifest"):
+            earlier.setattr(f"slipstream.{module}.POOL", "libslipstream_pool.so.1")
+        slipstream.compile(small_model(), tmp_path / "earlier")
+    assert (tmp_path / "earlier" / "libslipstream_pool.so.1").exists()
+    x = np.full((1, 3, 8, 8), 9.0, np.float32)
+    with slipstream.load(tmp_path / "earlier") as earlier_model, slipstream.load(small_artifact) as model:
+        np.testing.assert_array_equal(earlier_model(x)[0], model(x)[0])
+    slipstream.export(tmp_path / "earlier", tmp_path / "bundle")
+    assert (tmp_path / "bundle" / "libslipstream_pool.so.1").exists()
+
+
 def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_up(
     small_artifact: Path, tmp_path: Path
 ) -> None:
