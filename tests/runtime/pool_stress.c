@@ -76,13 +76,17 @@ static void *call(void *argument) {
   return NULL;
 }
 
+/* The kernel goes on listing one that was joined for a while. */
 static int threads_of_process(void) {
-  usleep(100000); /* the kernel takes a while to forget one that was joined */
   int count = 0;
-  DIR *tasks = opendir("/proc/self/task");
-  while (readdir(tasks)) count++;
-  closedir(tasks);
-  return count - 2;
+  for (int look = 0; look < 100 && count != 1; look++) {
+    usleep(20000);
+    count = -2;
+    DIR *tasks = opendir("/proc/self/task");
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+  }
+  return count;
 }
 
 static void run(int callers) {
@@ -112,7 +116,7 @@ int main(int count, char **arguments) {
   int status;
   waitpid(child, &status, 0);
   run(2);
-  usleep(50000);
+  for (int look = 0; look < 100 && slipstream_pool_workers() > slipstream_pool_sleeping(); look++) usleep(20000);
   printf("%d workers, %d asleep\n", slipstream_pool_workers(), slipstream_pool_sleeping());
   int awake = slipstream_pool_workers() - slipstream_pool_sleeping();
   slipstream_pool_release();

@@ -522,8 +522,10 @@ static void follow_share(Call *call) {
   pthread_mutex_unlock(&pool.lock);
 }
 
-/* Give a call that was let in its helpers. The thread that runs it calls this. */
-static void set_up(Call *call) {
+/* With the lock, which is let go: wait until the call may begin, and give it its helpers. The thread that runs it calls
+   this. */
+static void enter(Call *call) {
+  while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
   int granted = call->threads;
   call->threads = 1;
   note_caller(call);
@@ -531,15 +533,14 @@ static void set_up(Call *call) {
   pool.used -= granted - call->threads;
   admit();
   say_who_may_sleep(call);
+  pthread_mutex_unlock(&pool.lock);
+  wake_helpers(call->helpers, call->threads - 1);
 }
 
 static void begin(Call *call, int threads) {
   pthread_mutex_lock(&pool.lock);
   arrive(call, threads);
-  while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
-  set_up(call);
-  pthread_mutex_unlock(&pool.lock);
-  wake_helpers(call->helpers, call->threads - 1);
+  enter(call);
 }
 
 /* A call is over: its threads are for others. */
@@ -588,9 +589,7 @@ static void *stand_in(void *unused) {
     }
     void (*body)(void *) = call->body;
     call->body = NULL;
-    set_up(call);
-    pthread_mutex_unlock(&pool.lock);
-    wake_helpers(call->helpers, call->threads - 1);
+    enter(call);
     current = call;
     body(call->data);
     current = NULL;
@@ -605,10 +604,12 @@ static void *stand_in(void *unused) {
   return NULL;
 }
 
-/* Whether there is a stand-in for one more call that waits. There are as many as calls can run at a time. */
+/* Whether there are stand-ins, and for one more call that waits, up to as many as calls can run at a time. */
 static int has_stand_in(void) {
   if (pool.closing) return 0;
-  if (pool.stand_ins < pool.capacity && !pool.idle_stand_ins) {
+  int needed = 1 + pool.stand_ins - pool.idle_stand_ins;
+  for (Call *call = pool.first; call; call = call->next) needed += call->body != NULL;
+  if (pool.stand_ins < needed && pool.stand_ins < pool.capacity) {
     pool.stand_ins += start_thread(&pool.stand_in[pool.stand_ins], stand_in, NULL, 0);
   }
   return pool.stand_ins > 0;
@@ -632,10 +633,7 @@ void slipstream_pool_call(int threads, void (*body)(void *), void *data) {
     pthread_cond_destroy(&call->changed);
     return;
   }
-  while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
-  set_up(call);
-  pthread_mutex_unlock(&pool.lock);
-  wake_helpers(call->helpers, call->threads - 1);
+  enter(call);
   current = call;
   body(data);
   current = NULL;
