@@ -132,7 +132,8 @@ class Comparison:
         blocks = interleave_blocks(runs, length, seconds, rng, progress, began, rounds)
         timings = tuple(timing_of(name, blocks[name], chosen[name]) for name in blocks)
         others = [name for name in blocks if name != OURS]
-        return Part(pattern, timings, tuple(ratio_of(name, blocks[OURS], blocks[name]) for name in others))
+        ratios = tuple(ratio_of(name, blocks[OURS], blocks[name], pattern.callers) for name in others)
+        return Part(pattern, timings, ratios)
 
     def close(self) -> None:
         for settings in self._started.values():

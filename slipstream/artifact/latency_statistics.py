@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from slipstream.artifact.request_pattern import Block
 from slipstream.statistics import median_ranks
 
 _RESAMPLES = 2000
+_RESAMPLES_P99 = 500  # each looks at every request
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,28 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A figure and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Ratio:
-    """How many times faster the artifact is than `against` (above one: faster), with its 95 % interval."""
+    """How many times faster the artifact is than `against` (above one: faster), with its 95 % interval.
+
+    With several callers also how many times as many requests a second it answers, and how many times as long as the
+    other's the slowest hundredth of its calls takes.
+    """
 
     against: str
     median: float
     low: float
     high: float
+    requests: Interval | None = None
+    p99: Interval | None = None
 
 
 def timing_of(name: str, blocks: Sequence[Block], setting: str = "") -> Timing:
@@ -54,18 +70,37 @@ def timing_of(name: str, blocks: Sequence[Block], setting: str = "") -> Timing:
         len(samples),
         float(p90),
         float(p99),
-        served / sum(block.seconds for block in blocks),
+        _rate(blocks),
         sum(block.processor_seconds for block in blocks) / max(served, 1),
         setting,
         unserved,
     )
 
 
-def ratio_of(name: str, ours: Sequence[Block], theirs: Sequence[Block]) -> Ratio:
+def ratio_of(name: str, ours: Sequence[Block], theirs: Sequence[Block], callers: int = 1) -> Ratio:
     """Ratio of medians. Bootstrap over rounds: requests of one block share the state the machine is in."""
     a = np.array([np.median(block.latencies) for block in ours])
     b = np.array([np.median(block.latencies) for block in theirs])
     picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))
-    resampled = np.median(b[picks], axis=1) / np.median(a[picks], axis=1)
+    median = _interval(np.median(b) / np.median(a), np.median(b[picks], axis=1) / np.median(a[picks], axis=1))
+    requests = p99 = None
+    if callers > 1:
+        requests = _interval(_rate(ours) / _rate(theirs), [_rate(ours, p) / _rate(theirs, p) for p in picks])
+        p99 = _interval(_p99(ours) / _p99(theirs), [_p99(ours, p) / _p99(theirs, p) for p in picks[:_RESAMPLES_P99]])
+    return Ratio(name, median.value, median.low, median.high, requests, p99)
+
+
+def _interval(value: float, resampled: Sequence[float]) -> Interval:
     low, high = np.quantile(resampled, [0.025, 0.975])
-    return Ratio(name, float(np.median(b) / np.median(a)), float(low), float(high))
+    return Interval(float(value), float(low), float(high))
+
+
+def _rate(blocks: Sequence[Block], picks: Iterable[int] | None = None) -> float:
+    """Requests a second of all blocks, or of those picked."""
+    chosen = blocks if picks is None else [blocks[i] for i in picks]
+    return sum(len(block.latencies) - block.unserved for block in chosen) / sum(block.seconds for block in chosen)
+
+
+def _p99(blocks: Sequence[Block], picks: Iterable[int] | None = None) -> float:
+    chosen = blocks if picks is None else [blocks[i] for i in picks]
+    return float(np.quantile(np.concatenate([block.latencies for block in chosen]), 0.99))

@@ -51,6 +51,19 @@ def test_interval_of_the_median_covers_it_as_often_as_promised() -> None:
     assert 930 <= covered <= 990
 
 
+def test_several_callers_are_compared_by_requests_and_slowest_hundredths() -> None:
+    rng = np.random.default_rng(0)
+    ours = [Block(list(rng.uniform(1.0, 2.0, 200)), 100.0, 1.0) for _ in range(8)]
+    theirs = [Block(list(rng.uniform(1.0, 3.0, 100)), 100.0, 1.0) for _ in range(8)]
+    ratio = ratio_of("other", ours, theirs, callers=4)
+    assert ratio.requests is not None
+    assert ratio.p99 is not None
+    assert (ratio.requests.low, ratio.requests.value, ratio.requests.high) == (2.0, 2.0, 2.0)
+    assert ratio.p99.low <= ratio.p99.value <= ratio.p99.high
+    assert ratio.p99.value == pytest.approx(2 / 3, rel=0.02)
+    assert ratio_of("other", ours, theirs).requests is None
+
+
 def test_figures_are_of_all_requests_of_all_blocks() -> None:
     first = Block([0.001 * n for n in range(1, 61)], 2.0, 0.5)
     second = Block([0.001 * n for n in range(61, 102)], 3.0, 0.7, unserved=1)
