@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -49,26 +50,49 @@ def numbers(data: Data) -> dict[str, str]:
 
 def _callers_numbers(data: Data) -> dict[str, str]:
     """Several callers beside the best of the others: requests a second and slowest hundredth, by cores and pause."""
-    grouped: dict[str, list[tuple[float, float]]] = {}
+    grouped: dict[str, list[tuple[_Spread, _Spread]]] = {}
     for part, row in _rows(data):
-        timings = _timings(row)
-        ours = timings.pop(OURS)
-        if row["pattern"]["callers"] == 1 or not timings:
-            continue
-        requests = ours["requests_per_second"] / max(other["requests_per_second"] for other in timings.values())
-        slowest = ours["p99"] / min(other["p99"] for other in timings.values())
-        key = f"{len(part['cores'])} cores, {_pause(row['pattern'])}"
-        grouped.setdefault(key, []).append((requests, slowest))
+        if row["pattern"]["callers"] > 1 and len(row["timings"]) > 1:
+            key = f"{len(part['cores'])} cores, {_pause(row['pattern'])}"
+            grouped.setdefault(key, []).append(_beside_the_best(row))
     found = {}
     for key, pairs in grouped.items():
-        requests_of, slowest_of = zip(*pairs, strict=True)
+        requests, slowest = zip(*pairs, strict=True)
         found[f"rows of callers, {key}"] = str(len(pairs))
-        found[f"fewer requests, {key}"] = str(sum(ratio < 1 for ratio in requests_of))
-        found[f"least requests, {key}"] = f"{min(requests_of):.2f}"
-        found[f"most requests, {key}"] = f"{max(requests_of):.2f}"
-        found[f"longer p99, {key}"] = str(sum(ratio > 1 for ratio in slowest_of))
-        found[f"longest p99, {key}"] = f"{max(slowest_of):.2f}"
+        found[f"fewer requests, {key}"] = str(sum(ratio[0] < 1 for ratio in requests))
+        found[f"surely fewer requests, {key}"] = str(sum(ratio[-1] < 1 for ratio in requests))
+        found[f"least requests, {key}"] = f"{min(ratio[0] for ratio in requests):.2f}"
+        found[f"most requests, {key}"] = f"{max(ratio[0] for ratio in requests):.2f}"
+        found[f"longer p99, {key}"] = str(sum(ratio[0] > 1 for ratio in slowest))
+        found[f"surely longer p99, {key}"] = str(sum(ratio[-2] > 1 for ratio in slowest))
+        found[f"surely shorter p99, {key}"] = str(sum(ratio[-1] < 1 for ratio in slowest))
+        found[f"longest p99, {key}"] = f"{max(ratio[0] for ratio in slowest):.2f}"
     return found
+
+
+_Spread = tuple[float, float, float]
+"""A ratio and its 95 % interval, which is (0, infinity) where none was recorded."""
+
+
+def _beside_the_best(row: Mapping[str, Any]) -> tuple[_Spread, _Spread]:
+    """Ours to the best of the others: requests a second, and the slowest hundredth."""
+    timings = _timings(row)
+    ours = timings.pop(OURS)
+    intervals = {ratio["against"]: ratio for ratio in row["ratios"]}
+    most = max(timings, key=lambda name: timings[name]["requests_per_second"])
+    quickest = min(timings, key=lambda name: timings[name]["p99"])
+
+    def spread(value: float, other: str, what: str) -> _Spread:
+        interval = intervals[other].get(what)
+        return (value, interval["low"], interval["high"]) if interval else (value, 0.0, inf)
+
+    requests = ours["requests_per_second"] / timings[most]["requests_per_second"]
+    return spread(requests, most, "requests"), spread(ours["p99"] / timings[quickest]["p99"], quickest, "p99")
+
+
+def _with_interval(spread: _Spread) -> str:
+    value, low, high = spread
+    return f"{value:.2f} ({low:.2f} - {high:.2f})" if high < inf else f"{value:.2f}"
 
 
 def pattern_text(pattern: Mapping[str, Any]) -> str:
@@ -130,7 +154,7 @@ def _one_caller(data: Data) -> list[str]:
 
 def _callers(data: Data) -> list[str]:
     sides = _sides(data)
-    columns = ["model", "cores", "pause", "callers"]
+    columns = ["model", "cores", "pause", "callers", "requests, to the best of the others", "p99, to the best"]
     columns += [f"{_heading(side)}: {what}" for side in sides for what in ("a second", "p50 ms", "p99 ms")]
     rows = []
     for part, row in _rows(data):
@@ -140,8 +164,11 @@ def _callers(data: Data) -> list[str]:
         for side in sides:
             one = timings.get(side)
             cells += [f"{one['requests_per_second']:.1f}", _ms(one["median"]), _ms(one["p99"])] if one else ["", "", ""]
-        rows.append([part["model"], len(part["cores"]), _pause(row["pattern"]), row["pattern"]["callers"], *cells])
-    return _table(columns, rows)
+        beside = [_with_interval(spread) for spread in _beside_the_best(row)] if len(timings) > 1 else ["", ""]
+        where = [part["model"], len(part["cores"]), _pause(row["pattern"]), row["pattern"]["callers"]]
+        rows.append([*where, *beside, *cells])
+    text = "Ours to the best of the others: requests a second, and the time of the slowest hundredth (95 % interval)."
+    return [text, "", *_table(columns, rows)] if rows else []
 
 
 def _processor(data: Data) -> list[str]:

@@ -82,7 +82,7 @@ def test_tables_of_known_results() -> None:
     data = {"a": {**part("a", [0, 1], 4.0), "starts": starts}, "b": part("b", [0, 1], 1.0)}
     lines = serving_table.markdown(data).splitlines()
     assert "| a | 2 | 2.00 | 4.00 | 2.00 (1.90 - 2.10) | 1.00 (0.90 - 1.10) |" in lines
-    assert "| a | 2 | 20 ms | 4 | 125.0 | 8.00 | 24.00 | 250.0 | 4.00 | 12.00 |" in lines
+    assert "| a | 2 | 20 ms | 4 | 0.50 | 2.00 | 125.0 | 8.00 | 24.00 | 250.0 | 4.00 | 12.00 |" in lines
     assert "| a | 2 | back to back | 4.00 | 6.00 of 500 | 8.00 (no spinning) | 12.00 of 500 |" in lines
     assert "| a | 2 | Slipstream | 3 | 2.200 (2.000 - 3.000) | 1.50 | 4.000 (4.000 - 4.000) | 1.00 |" in lines
     found = serving_table.numbers(data)
@@ -91,6 +91,19 @@ def test_tables_of_known_results() -> None:
     assert found["fewer requests, 2 cores, 20 ms"] == found["rows of callers, 2 cores, 20 ms"] == "2"
     assert (found["least requests, 2 cores, 20 ms"], found["most requests, 2 cores, 20 ms"]) == ("0.12", "0.50")
     assert (found["longer p99, 2 cores, 20 ms"], found["longest p99, 2 cores, 20 ms"]) == ("2", "8.00")
+
+
+def test_differences_count_as_sure_if_their_interval_excludes_none() -> None:
+    several = row(0.0, 4, 2.0, 1.0)
+    several["ratios"][0] |= {
+        "requests": {"value": 0.5, "low": 0.4, "high": 1.1},
+        "p99": {"value": 2.0, "low": 1.5, "high": 2.5},
+    }
+    found = serving_table.numbers({"a": {"model": "a", "cores": [0], "rows": [several]}})
+    where = "1 cores, back to back"
+    assert (found[f"fewer requests, {where}"], found[f"surely fewer requests, {where}"]) == ("1", "0")
+    assert (found[f"longer p99, {where}"], found[f"surely longer p99, {where}"]) == ("1", "1")
+    assert found[f"surely shorter p99, {where}"] == "0"
 
 
 def test_a_table_of_nothing_is_a_table() -> None:

@@ -1,5 +1,6 @@
-/* The pool on a machine of sixteen processors that is made up: calls begin, run loops and end at random, their
-   callers on random processors. Prints how many processors had to do for two threads, of a caller or a worker that helps. */
+/* The pool on a machine of sixteen processors that is made up: calls of callers and stand-ins begin, run loops, are
+   moved to other processors and end at random. Prints how many processors had to do for two threads, of a caller or a
+   worker that helps. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ static int made_up_getaffinity(pid_t thread, size_t bytes, cpu_set_t *set) {
 }
 
 static int made_up_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *set) {
-  (void)thread, (void)bytes, (void)set;
+  (void)bytes;
+  while (!thread && !CPU_ISSET(processor, set)) processor = (processor + 1) % PROCESSORS; /* this thread */
   return 0;
 }
 
@@ -42,20 +44,26 @@ static int shared_processors(void) {
 
 int main(void) {
   unsigned seed = 1;
-  int running[PROCESSORS] = {0}, shared = 0;
+  int running[PROCESSORS] = {0}, on[PROCESSORS], has_caller[PROCESSORS] = {0}, shared = 0;
   slipstream_pool_retain();
   grow(PROCESSORS);
   for (int step = 0; step < STEPS; step++) {
-    int at = rand_r(&seed) % PROCESSORS, what = rand_r(&seed) % 3;
-    if (!running[at] && pool.used < PROCESSORS) { /* else it would have to wait */
-      processor = at;
+    int at = rand_r(&seed) % PROCESSORS, what = rand_r(&seed) % 3, to = rand_r(&seed) % PROCESSORS;
+    if (!running[at] && !has_caller[to] && pool.used < PROCESSORS) { /* else it would have to wait */
+      processor = to;
+      if (rand_r(&seed) % 2) settle(); /* a stand-in */
+      on[at] = processor;
       begin(&calls[at], 1 + rand_r(&seed) % PROCESSORS);
-      running[at] = 1;
+      running[at] = has_caller[on[at]] = 1;
     } else if (running[at] && what) {
+      has_caller[on[at]] = 0;
+      if (!has_caller[to]) on[at] = to; /* the kernel moves it */
+      has_caller[on[at]] = 1;
+      processor = on[at];
       follow_share(&calls[at]);
     } else if (running[at]) {
       end(&calls[at]);
-      running[at] = 0;
+      running[at] = has_caller[on[at]] = 0;
     }
     shared += shared_processors();
   }

@@ -7,8 +7,9 @@
 
    Placement. The allowed processors are split into as many groups as the pool has threads, by physical core. Callers
    are wherever the scheduler put them; each worker is confined to a group of its own. A worker that helps a call is in a
-   group where no call had its caller as it began: a group is left to its caller, and its worker takes another's place.
-   Without that the kernel wakes a worker on its waker's processor, and both take turns there for the whole call.
+   group where no call has its caller: a group is left to its caller, and its worker takes another's place, also when
+   the kernel moves the caller in the middle of a call. Without that the kernel wakes a worker on its waker's processor,
+   and both take turns there for the whole call.
 
    Sharing. The pool has as many threads as all calls at a time have asked for, but no more than there are
    processors, unless a single call does. All running calls together use no more than that. They are divided equally
@@ -17,8 +18,9 @@
    than threads. Fewer threads lose less time at barriers: side by side more calls are answered than one after the
    other.
 
-   Stand-ins. If there are more calls than threads, threads of the pool run those that have to wait, one after the
-   other, while their callers sleep. More calls are answered so than if callers took turns on the processors.
+   Stand-ins. Calls that have to wait for threads are run by threads of the pool, one after the other, while their
+   callers sleep. More calls are answered so than if callers took turns on the processors. A stand-in is confined to a
+   group where nothing else of the pool runs, so that no two of its threads take turns.
 
    Sleeping. After a call a worker looks for new work for about twice the usual gap between calls, if that is short,
    and then waits in the kernel. As it begins a call wakes its sleeping helpers as a tree: the caller some, each of
@@ -85,8 +87,8 @@ typedef struct Worker {
 } Worker;
 
 typedef struct Call {
-  int wanted, threads, limit, depth, group; /* threads: 0 while it waits; group: of its caller as it began, or -1 */
-  _Atomic int share;                        /* how many threads it should have */
+  int wanted, threads, limit, depth; /* threads: 0 while it waits */
+  _Atomic int share, group;          /* how many threads it should have; where its caller was last seen, or -1 */
   int dealt, done;
   void (*body)(void *); /* what a stand-in has to run, until one does */
   void *data;
@@ -101,7 +103,7 @@ static struct {
   int groups, callers[MOST_THREADS];    /* callers: of running calls, in each group. One group has no worker */
   int64_t left_at[MOST_THREADS];        /* when a call last ended whose caller was in the group */
   cpu_set_t allowed, group[MOST_THREADS];
-  int group_of[CPU_SETSIZE];
+  _Atomic int group_of[CPU_SETSIZE];
   Call *first; /* all calls in order of arrival; those that wait are the last */
   int64_t ended_at, usual_gap;
   _Atomic int64_t divide_at; /* threads that a call left are divided then; INT64_MAX: none was left */
@@ -330,6 +332,7 @@ static void make_groups(void) {
     if (!CPU_COUNT(&pool.group[g])) pool.group[g] = pool.allowed;
   }
   for (int i = 0; i + 1 < pool.groups; i++) place(&workers[i], i + 1);
+  for (Call *call = pool.first; call; call = call->next) call->group = -1; /* they find their groups anew */
 }
 
 static Worker *worker_in(int group) {
@@ -357,20 +360,31 @@ static void move_away(Worker *worker) {
   if (other) place(other, from);
 }
 
-/* Note where the caller runs. A worker of another call that is there leaves. */
+/* The group that this thread runs in; -1 if that is in none. */
+static int own_group(void) {
+  int cpu = sched_getcpu();
+  return cpu >= 0 && cpu < CPU_SETSIZE ? atomic_load_explicit(&pool.group_of[cpu], memory_order_relaxed) : -1;
+}
+
+static void forget_caller(Call *call) {
+  if (call->group >= 0) pool.callers[call->group]--;
+}
+
+/* Note where the caller runs. A worker that is there leaves. */
 static void note_caller(Call *call) {
-  int cpu = sched_getcpu(), known = cpu >= 0 && cpu < CPU_SETSIZE;
-  call->group = -1;
-  if (!known || pool.group_of[cpu] < 0 || pool.calls++ % 1024 == 1023) {
-    cpu_set_t allowed;
-    allowed_now(&allowed);
-    if (!CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
-    if (!known || pool.group_of[cpu] < 0) return;
-  }
-  call->group = pool.group_of[cpu];
+  call->group = own_group();
+  if (call->group < 0) return;
   pool.callers[call->group]++;
   Worker *there = worker_in(call->group);
   if (there && there->busy) move_away(there);
+}
+
+/* Make the groups anew if the process may use other processors by now. */
+static void check_processors(void) {
+  if (own_group() >= 0 && pool.calls++ % 1024 != 1023) return;
+  cpu_set_t allowed;
+  allowed_now(&allowed);
+  if (!CPU_EQUAL(&allowed, &pool.allowed)) make_groups();
 }
 
 enum { FREE, LEFT, HAS_CALLER };
@@ -473,7 +487,7 @@ static void arrive(Call *call, int threads) {
   grow(asked > threads ? asked : threads);
   *last = call;
   int wanted = threads < pool.capacity ? threads : pool.capacity;
-  *call = (Call){.wanted = wanted, .changed = PTHREAD_COND_INITIALIZER};
+  *call = (Call){.wanted = wanted, .group = -1, .changed = PTHREAD_COND_INITIALIZER};
   divide();
   admit();
 }
@@ -500,14 +514,19 @@ static void say_who_may_sleep(Call *call) {
   for (int i = 0; i < call->threads - 1; i++) call->helpers[i]->may_sleep = call->threads <= MOST_SLEEPERS;
 }
 
-/* Before a loop of the call: follow the division. */
+/* Before a loop of the call: follow the division, and its caller where the kernel has put it. */
 static void follow_share(Call *call) {
   int64_t divide_at = atomic_load_explicit(&pool.divide_at, memory_order_relaxed);
-  if (atomic_load_explicit(&call->share, memory_order_relaxed) == call->threads &&
+  int moved = own_group() != call->group;
+  if (!moved && atomic_load_explicit(&call->share, memory_order_relaxed) == call->threads &&
       (divide_at == INT64_MAX || now_ns() < divide_at)) {
     return;
   }
   pthread_mutex_lock(&pool.lock);
+  if (moved) {
+    forget_caller(call);
+    note_caller(call);
+  }
   if (now_ns() >= pool.divide_at) divide();
   int left = pool.capacity - pool.used, missing = call->share - call->threads;
   if (missing < 0) {
@@ -528,6 +547,7 @@ static void enter(Call *call) {
   while (!call->threads) pthread_cond_wait(&call->changed, &pool.lock);
   int granted = call->threads;
   call->threads = 1;
+  check_processors();
   note_caller(call);
   take_threads(call, granted < call->share ? granted : call->share); /* less if others came since it was let in */
   pool.used -= granted - call->threads;
@@ -550,7 +570,7 @@ static void leave(Call *call) {
   while (*at != call) at = &(*at)->next;
   *at = call->next;
   pool.ended_at = now_ns();
-  if (call->group >= 0 && pool.callers[call->group]) pool.callers[call->group]--; /* 0: the groups are new */
+  forget_caller(call);
   if (call->group >= 0) pool.left_at[call->group] = pool.ended_at;
   atomic_store(&pool.divide_at, pool.ended_at + RETURN_NS);
   for (Call *other = pool.first; other; other = other->next) {
@@ -571,24 +591,34 @@ static void end(Call *call) {
 
 /* ---- Stand-ins ---- */
 
+/* Confine this stand-in to a quiet group, the one where it is if that is quiet. */
+static void settle(void) {
+  int group = own_group();
+  Worker *there = group < 0 ? NULL : worker_in(group);
+  if (group < 0 || pool.callers[group] || (there && there->busy)) group = quiet_group();
+  cpu_set_t *processors = group < 0 ? &pool.allowed : &pool.group[group];
+  sched_setaffinity(0, sizeof *processors, processors);
+}
+
 /* Run, for callers that wait, one call after the other. */
 static void *stand_in(void *unused) {
   (void)unused;
   pthread_setname_np(pthread_self(), "slipstream");
   pthread_mutex_lock(&pool.lock);
-  sched_setaffinity(0, sizeof pool.allowed, &pool.allowed); /* its caller may be bound */
   for (;;) {
     Call *call = pool.first;
     while (call && !(call->threads && call->body)) call = call->next;
     if (!call) {
       if (pool.closing) break;
       pool.idle_stand_ins++;
+      sched_setaffinity(0, sizeof pool.allowed, &pool.allowed); /* it wakes where it can run at once */
       pthread_cond_wait(&pool.granted, &pool.lock);
       pool.idle_stand_ins--;
       continue;
     }
     void (*body)(void *) = call->body;
     call->body = NULL;
+    settle();
     enter(call);
     current = call;
     body(call->data);
