@@ -36,7 +36,7 @@ def numbers(data: Data) -> dict[str, str]:
     """Ratios of medians to ours and their geometric mean over (un)tuned models, by side, cores, pause and callers."""
     grouped: dict[str, list[float]] = {}
     for part, row in _rows(data):
-        words = f"{len(part['cores'])} cores, {pattern_text(row['pattern'])}"
+        words = f"{_where(part)}, {pattern_text(row['pattern'])}"
         words += ", untuned" if part["model"].endswith(" untuned") else ""
         for ratio in row["ratios"]:
             grouped.setdefault(f"{ratio['against']}, {words}", []).append(ratio["median"])
@@ -53,7 +53,7 @@ def _callers_numbers(data: Data) -> dict[str, str]:
     grouped: dict[str, list[tuple[_Spread, _Spread]]] = {}
     for part, row in _rows(data):
         if row["pattern"]["callers"] > 1 and len(row["timings"]) > 1:
-            key = f"{len(part['cores'])} cores, {_pause(row['pattern'])}"
+            key = f"{_where(part)}, {_pause(row['pattern'])}"
             grouped.setdefault(key, []).append(_beside_the_best(row))
     found = {}
     for key, pairs in grouped.items():
@@ -93,6 +93,12 @@ def _beside_the_best(row: Mapping[str, Any]) -> tuple[_Spread, _Spread]:
 def _with_interval(spread: _Spread) -> str:
     value, low, high = spread
     return f"{value:.2f} ({low:.2f} - {high:.2f})" if high < inf else f"{value:.2f}"
+
+
+def _where(part: Mapping[str, Any]) -> str:
+    """The cores, and the version if it is another one than that of the table."""
+    cores = f"{len(part['cores'])} cores"
+    return f"{cores} at {part['version']}" if "version" in part else cores
 
 
 def pattern_text(pattern: Mapping[str, Any]) -> str:

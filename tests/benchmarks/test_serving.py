@@ -104,6 +104,8 @@ def test_differences_count_as_sure_if_their_interval_excludes_none() -> None:
     assert (found[f"fewer requests, {where}"], found[f"surely fewer requests, {where}"]) == ("1", "0")
     assert (found[f"longer p99, {where}"], found[f"surely longer p99, {where}"]) == ("1", "1")
     assert found[f"surely shorter p99, {where}"] == "0"
+    later = serving_table.numbers({"a": {"model": "a", "version": "abc", "cores": [0], "rows": [several]}})
+    assert later["fewer requests, 1 cores at abc, back to back"] == "1"
 
 
 def test_a_table_of_nothing_is_a_table() -> None:
