@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.runner import run
 from benchmarks.spread import table
+from slipstream.runtime.plan import prepared_name
 
 _MODELS = ("tiny_cnn", "squeezenet1_1", "mobilenet_v2", "resnet18", "transformer_encoder")
 _TURN_SECONDS = 1.5
@@ -60,7 +61,7 @@ def compare(model: str, folder: Path, turns: int) -> dict[str, Any]:
     by_function = {name: operator for operator in operators for name in operator.functions}
     steps = []
     for name, seconds in call.steps():
-        operator = by_function.get(name.removesuffix("_prepacked"))
+        operator = by_function.get(prepared_name(name))
         if operator is not None and operator.key in alone:
             steps.append([operator.name, seconds, float(np.quantile(alone[operator.key], _QUANTILE))])
     return {"threads": target.threads, "whole": float(np.quantile(call.whole, _QUANTILE)), "steps": steps}

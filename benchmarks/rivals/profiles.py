@@ -25,13 +25,11 @@ from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.loaded import check_artifact
 from slipstream.errors import ArtifactError
 from slipstream.runtime.library import ModelLibrary
+from slipstream.runtime.plan import prepared_name
 
 Array = np.ndarray[Any, Any]
 Names = Mapping[str, tuple[str, Sequence[str]]]
 """Of compiled functions: the name for people and the steps, as `slipstream.graph.describe.names` has them."""
-
-# What TVM adds to the name of a function whose weights it has stored anew.
-_PREPACKED = "_prepacked"
 
 
 class OurProfile:
@@ -51,7 +49,7 @@ class OurProfile:
         weights = directory / part.weights_file
         self._library = ModelLibrary(directory / part.file, part.prefix, weights, part.outputs, threads)
         self._inputs = [np.ascontiguousarray(feeds[spec.name], spec.dtype) for spec in part.inputs]
-        self._functions = [step.removesuffix(_PREPACKED) for step in self._library.steps]
+        self._functions = [prepared_name(step) for step in self._library.steps]
         self._names = names(self._functions)
         self._seconds: list[list[float]] = []
 

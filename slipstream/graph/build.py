@@ -67,12 +67,12 @@ def build_planned(mod: tvm.IRModule, target: Target) -> BuiltModel:
     try:
         with target.tvm:
             separate, weights = _separate_weights(mod, largest_scalar=0)
-            calls = lower_to_calls(separate)
+            calls = lower_to_calls(separate, target)
             plan = plan_calls(calls, target.vector_lanes)
     except UnplannableError as reason:
         logger.info("the model runs in TVM's virtual machine: %s", reason)
         return build(mod, target)
-    objects = build_objects(operators_of(calls, plan), target, plan.callers_arguments())
+    objects = build_objects(operators_of(calls, plan), target, plan.unaligned_arguments())
     return BuiltModel(None, weights, plan, tuple(objects))
 
 

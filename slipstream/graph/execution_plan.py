@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax import transform
 
+from slipstream.graph.concatenations import BOXES, write_in_place
 from slipstream.graph.extents import are_known
 from slipstream.graph.operators import count_flops
 from slipstream.graph.parallelism import threads_worth
 from slipstream.graph.relax_walk import bindings_of_main, prim_funcs
+from slipstream.machine.target import Target
 from slipstream.runtime.plan import Place, Plan, PlannedTensor, Step, aligned, type_code
 from slipstream.tvm_bridge.nodes import nodes
 
@@ -27,8 +30,9 @@ class UnplannableError(Exception):
     """The module does something that a plan of calls cannot: the message says what."""
 
 
-def call_passes() -> list[Any]:
-    """The passes after which `main` is calls on tensors in planned storage. None of them fuses or schedules."""
+def call_passes(*changes: Any) -> list[Any]:
+    """The passes after which `main` is calls on tensors in planned storage, with `changes` before that is planned. None
+    of them fuses or schedules."""
     return [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -37,13 +41,15 @@ def call_passes() -> list[Any]:
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
+        *changes,
         transform.StaticPlanBlockMemory(),
     ]
 
 
-def lower_to_calls(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with `main` as calls on tensors in planned storage."""
-    return tvm.transform.Sequential(call_passes())(mod)
+def lower_to_calls(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """The module with `main` as calls on tensors in planned storage, or on parts of such."""
+    in_place = tvm.transform.module_pass(lambda mod, _: write_in_place(mod, target), opt_level=0, name="WriteInPlace")
+    return tvm.transform.Sequential(call_passes(in_place))(mod)
 
 
 def plan_calls(mod: tvm.IRModule, lanes: int) -> Plan:
@@ -119,7 +125,7 @@ class _Planner:
             if tensor.place is Place.OUTPUT and tensor.offset not in place_of:
                 place_of[tensor.offset] = (Place.ARENA, self._reserve(tensor.nbytes))
         tensors = tuple(
-            PlannedTensor(*place_of[tensor.offset], tensor.shape, tensor.dtype)
+            replace(tensor, place=place_of[tensor.offset][0], offset=place_of[tensor.offset][1])
             if tensor.place is Place.OUTPUT
             else tensor
             for tensor in self._tensors
@@ -146,6 +152,8 @@ class _Planner:
     def _call(self, var: Any, call: Any) -> None:
         if isinstance(call.op, tvm.ir.GlobalVar):
             arguments = tuple(self._one(self._value(argument)) for argument in call.args)
+            if call.attrs and BOXES in call.attrs:
+                arguments = tuple(map(self._box, arguments, call.attrs[BOXES]))
             name = call.op.name_hint
             sizes = (self._tensors[index].nbytes for index in arguments)
             self._steps.append(Step(name, arguments, threads_worth(self._flops[name], sizes, self._lanes)))
@@ -163,6 +171,16 @@ class _Planner:
             self._values[var] = self._add(whole.place, whole.offset, var.ty)
         else:
             raise UnplannableError(f"main calls {call.op}")
+
+    def _box(self, whole: int, box: Sequence[int]) -> int:
+        """A tensor, or the part of it that `box` says."""
+        if not len(box):
+            return whole
+        begin, *shape = map(int, box)
+        tensor = self._tensors[whole]
+        nbytes = begin * type_code(tensor.dtype)[1] // 8
+        self._tensors.append(replace(tensor, shape=tuple(shape), begin=nbytes))
+        return len(self._tensors) - 1
 
     def _reserve(self, size: int) -> int:
         offset, self._arena = self._arena, self._arena + aligned(size)

@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from slipstream.graph.concatenations import is_in_place
 from slipstream.graph.describe.blocks import extent
 from slipstream.graph.describe.key import fields_of, operator_key
 from slipstream.graph.describe.names import describe
@@ -98,8 +99,10 @@ def make_operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: i
 
 
 def _count_calls(mod: tvm.IRModule) -> dict[Any, int]:
-    """How often `main` calls each TIR function, in the order of the first calls; a branch counts as taken."""
-    return Counter(call.args[0] for call in calls_in(mod["main"]) if is_call_tir(call))
+    """How often `main` calls each TIR function, in the order of the first calls; a branch counts as taken. What costs
+    nothing is no operator."""
+    called = (call.args[0] for call in calls_in(mod["main"]) if is_call_tir(call))
+    return Counter(function for function in called if not is_in_place(mod[function]))
 
 
 # TVM's estimate_tir_flops counts a repeated expression each time and the integers in an average's divisor, but

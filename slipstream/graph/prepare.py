@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 from tvm.relax import transform
 
 from slipstream.frontends.model import Model
-from slipstream.graph import fast_math
+from slipstream.graph import concatenations, fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.half_elements import compute_in_halves
@@ -58,11 +58,11 @@ def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
 
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     # A GPU has instructions for exp, tanh and similar functions.
-    return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS)(mod)
+    return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS | concatenations.LEGALIZERS)(mod)
 
 
-def _legalize_exactly(mod: tvm.IRModule, _: Target) -> tvm.IRModule:
-    return transform.LegalizeOps()(mod)
+def _legalize_exactly(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    return transform.LegalizeOps({} if target.gpu else concatenations.LEGALIZERS)(mod)
 
 
 def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -89,8 +89,9 @@ def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the mark from weights that a function reads in more than one place, or where data say (a table), which TVM
-    would store wrongly."""
-    reads: dict[int, int] = dict.fromkeys(map(int, func.attrs.get("layout_free_buffers", [])), 0)
+    would store wrongly, and from those that are parts of a concatenation."""
+    marked = [] if concatenations.is_in_place(func) else func.attrs.get("layout_free_buffers", [])
+    reads: dict[int, int] = dict.fromkeys(map(int, marked), 0)
     for load in _loads(func.body):
         for index in reads:
             if load.source.same_as(func.params[index]):

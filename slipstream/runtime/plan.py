@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
 ALIGNMENT = 128
+# What operators count on, unless they are built for arguments that begin anywhere.
+OPERATORS_ALIGNMENT = 64
+BOX = "_box"
+"""Between the name of a function and a number, where it was built for parts of larger tensors."""
+# What TVM adds to the name of a function whose weights it has stored anew.
+_PREPACKED = "_prepacked"
 # DLPack's codes of kinds of numbers.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
@@ -22,12 +29,14 @@ class Place(Enum):
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """An argument of operators. Several may share memory: as views, or one after another."""
+    """An argument of operators. Several may share memory: as views, as parts of one, or one after another."""
 
     place: Place
     offset: int
     shape: tuple[int, ...]
     dtype: str
+    begin: int = 0
+    """Bytes after the offset, or after the beginning of an input, output or weight."""
 
     @property
     def nbytes(self) -> int:
@@ -52,14 +61,20 @@ class Plan:
     outputs: tuple[int, ...]
     arena_bytes: int
 
-    def callers_arguments(self) -> dict[str, set[int]]:
-        """Which arguments of which function may be memory of the model's caller."""
+    def unaligned_arguments(self) -> dict[str, set[int]]:
+        """Which arguments of which function may begin anywhere: memory of the model's caller, and parts of tensors."""
         found: dict[str, set[int]] = {}
         for step in self.steps:
             for position, index in enumerate(step.arguments):
-                if self.tensors[index].place in (Place.INPUT, Place.OUTPUT):
+                tensor = self.tensors[index]
+                if tensor.place in (Place.INPUT, Place.OUTPUT) or tensor.begin % OPERATORS_ALIGNMENT:
                     found.setdefault(step.function, set()).add(position)
         return found
+
+
+def prepared_name(function: str) -> str:
+    """The name in the prepared model of what a step calls: before weights were packed and places in memory known."""
+    return re.sub(rf"{BOX}\d+$", "", function).removesuffix(_PREPACKED)
 
 
 def type_code(dtype: str) -> tuple[int, int]:

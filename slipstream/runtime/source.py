@@ -187,10 +187,10 @@ def _table(kind: str, name: str, count: str, rows: Sequence[object]) -> list[str
 
 
 def _offset(tensor: PlannedTensor, weight_offsets: Sequence[int]) -> int:
-    """Bytes from the beginning of the weights' file or of the arena."""
+    """Bytes from the beginning of the weights' file, of the arena, or of an input or output."""
     if tensor.place is Place.WEIGHTS:
-        return weight_offsets[tensor.offset]
-    return tensor.offset if tensor.place is Place.ARENA else 0
+        return weight_offsets[tensor.offset] + tensor.begin
+    return tensor.offset + tensor.begin if tensor.place is Place.ARENA else tensor.begin
 
 
 def _views(plan: Plan, place: Place) -> list[str]:

@@ -89,10 +89,14 @@ def _slides(block: Block) -> bool:
 
 def reads_by_index(func: tirx.PrimFunc) -> bool:
     """Whether the function reads and writes tensors only by index, never by address."""
-    calls = [_call_name(call) for call in nodes(func.body, tvm.ir.Call)]
-    return not any(part in name for name in calls for part in _ADDRESS_CALLS) and not any(
+    return not any(map(takes_address, nodes(func.body, tvm.ir.Call))) and not any(
         block.match_buffers for block in nodes(func.body, s_tir.SBlock)
     )
+
+
+def takes_address(call: Any) -> bool:
+    """Whether a call is of a function that takes addresses, or makes one."""
+    return any(part in _call_name(call) for part in _ADDRESS_CALLS)
 
 
 def _call_name(call: Any) -> str:

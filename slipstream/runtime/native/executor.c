@@ -261,6 +261,11 @@ static int run_steps(Workspace *workspace, const int *step_threads, int64_t *nan
   return 0;
 }
 
+/* A tensor is in memory of the caller. */
+static void point_to(Workspace *workspace, int tensor, void *memory) {
+  workspace->tensors[tensor].data = (char *)memory + tensor_plans[tensor].offset;
+}
+
 /* A call that has its threads. Waiting calls hold no workspace: as many are in use as calls run, and the next call gets
    the one that was used last, which the caches still hold. */
 static int run_admitted(Model *model, const void *const *inputs, void *const *outputs, const int *step_threads,
@@ -271,14 +276,14 @@ static int run_admitted(Model *model, const void *const *inputs, void *const *ou
     void *place = place_of(inputs[i], workspace->memory, &input_infos[i]);
     if (place != inputs[i]) memcpy(place, inputs[i], input_infos[i].bytes);
     for (int k = 0; k < INPUT_VIEWS; k++) {
-      if (input_views[k].index == i) workspace->tensors[input_views[k].tensor].data = place;
+      if (input_views[k].index == i) point_to(workspace, input_views[k].tensor, place);
     }
   }
   for (int i = 0; i < OUTPUTS; i++) {
     if (output_copies[i] >= 0) continue;
     void *place = place_of(outputs[i], workspace->memory, &output_infos[i]);
     for (int k = 0; k < OUTPUT_VIEWS; k++) {
-      if (output_views[k].index == i) workspace->tensors[output_views[k].tensor].data = place;
+      if (output_views[k].index == i) point_to(workspace, output_views[k].tensor, place);
     }
   }
   error_text[0] = 0;
