@@ -24,7 +24,7 @@ from slipstream.graph.cpu.image_inputs import join_transposes
 from slipstream.graph.cpu.integer_products import use_integers
 from slipstream.graph.cpu.pair_products import use_pairs
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
-from slipstream.graph.cpu.whole_vectors import fill_vectors
+from slipstream.graph.cpu.whole_tiles import fill_tiles
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.fuse import fuse_as_tvm
 from slipstream.graph.gpu.exported_products import restore_products
@@ -151,9 +151,9 @@ PASSES: tuple[Pass, ...] = (
         use_pairs,
     ),
     Pass(
-        "whole vectors",
-        "convolutions with filters that fill no vectors compute a few more, which are cut off again",
-        fill_vectors,
+        "whole tiles",
+        "convolutions with filters that fill no vectors, or rows that no tile divides, compute more, which is cut off",
+        fill_tiles,
     ),
     Pass(
         "exported products",

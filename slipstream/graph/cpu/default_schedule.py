@@ -123,7 +123,7 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
     total = find_total(sch, anchor)
     whole = anchor if total is None else total
     epilogue = find_epilogue(sch, whole) or [sch.cache_write(whole, 0, "global")]
-    elements = elements_of(sch.get(whole).writes[0].source)
+    filters = int(sch.get(whole).writes[0].source.shape[-1])
     dot = find_dot_product(sch, anchor, target)
     tile = choose_tile(sch, anchor, target, dot)
     own_spatial, _ = split_by_kind(sch, anchor)
@@ -181,9 +181,9 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
             sch.unroll(loop)
     if total is None:
         sch.unroll(reductions[-1])
-    # Where the last tile is cut off, TVM would guard each element of a vector; LLVM masks the vector.
+    # Where the last vector is cut off, TVM would guard each element of it; LLVM masks the vector.
     for block in epilogue:
-        if elements_of(sch.get(block).writes[0].source) == elements:
+        if int(sch.get(block).writes[0].source.shape[-1]) == filters:
             *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
             vectors = [block_columns] if at_once is None else sch.split(block_columns, [None, at_once])
             unroll_and_vectorize(sch, [*block_rows, *vectors])
