@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 
 from slipstream.graph.concatenations import is_in_place
 from slipstream.graph.describe.blocks import extent
@@ -100,9 +100,13 @@ def make_operator(key: str, variables: list[Any], func: tirx.PrimFunc, weight: i
 
 def _count_calls(mod: tvm.IRModule) -> dict[Any, int]:
     """How often `main` calls each TIR function, in the order of the first calls; a branch counts as taken. What costs
-    nothing is no operator."""
-    called = (call.args[0] for call in calls_in(mod["main"]) if is_call_tir(call))
-    return Counter(function for function in called if not is_in_place(mod[function]))
+    nothing is no operator: a concatenation in place, and another view of a tensor."""
+    calls = Counter(call.args[0] for call in calls_in(mod["main"]) if is_call_tir(call))
+    return {called: times for called, times in calls.items() if not _costs_nothing(mod[called])}
+
+
+def _costs_nothing(func: tirx.PrimFunc) -> bool:
+    return is_in_place(func) or bool(relax.analysis.has_reshape_pattern(func))
 
 
 # TVM's estimate_tir_flops counts a repeated expression each time and the integers in an average's divisor, but

@@ -24,6 +24,7 @@ from slipstream.graph.cpu.image_inputs import join_transposes
 from slipstream.graph.cpu.integer_products import use_integers
 from slipstream.graph.cpu.pair_products import use_pairs
 from slipstream.graph.cpu.quantisation import spell_out_quantisation
+from slipstream.graph.cpu.whole_groups import RANK_WITH_GROUPS, fill_groups
 from slipstream.graph.cpu.whole_tiles import fill_tiles
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.fuse import fuse_as_tvm
@@ -89,15 +90,24 @@ def _mark_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 def _mark_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the mark from weights that a function reads in more than one place, or where data say (a table), which TVM
-    would store wrongly, and from those that are parts of a concatenation."""
-    marked = [] if concatenations.is_in_place(func) else func.attrs.get("layout_free_buffers", [])
-    reads: dict[int, int] = dict.fromkeys(map(int, marked), 0)
+    would store wrongly, from parts of a concatenation, and from what is added to the results of groups."""
+    marked = [] if concatenations.is_in_place(func) else map(int, func.attrs.get("layout_free_buffers", []))
+    reads: dict[int, int] = {n: 0 for n in marked if not _is_added_to_groups(func, func.params[n])}
     for load in _loads(func.body):
         for index in reads:
             if load.source.same_as(func.params[index]):
                 reads[index] += 1 + sum(len(_loads(position)) for position in load.indices)
     once = [index for index, times in reads.items() if times == 1]
     return with_root_block(func.with_attr("layout_free_buffers", once))
+
+
+def _is_added_to_groups(func: tirx.PrimFunc, weight: Any) -> bool:
+    """Whether a constant has an axis for groups (`cpu/whole_groups.py`) and is not summed up: TVM would store it in the
+    order of results that are cut off, and find each number by a division."""
+    if len(weight.ty.shape) != RANK_WITH_GROUPS:
+        return False
+    sums = [block for block in nodes(func.body, s_tir.SBlock) if block.init is not None]
+    return not any(load.source.same_as(weight) for block in sums for load in _loads(block.body))
 
 
 def _loads(code: Any) -> list[Any]:
@@ -154,6 +164,12 @@ PASSES: tuple[Pass, ...] = (
         "whole tiles",
         "convolutions with filters that fill no vectors, or rows that no tile divides, compute more, which is cut off",
         fill_tiles,
+    ),
+    Pass(
+        "whole groups",
+        "groups of filters that fill no vectors get an axis of their own and more filters, which are cut off",
+        fill_groups,
+        optional=True,
     ),
     Pass(
         "exported products",
