@@ -23,7 +23,7 @@ from slipstream.graph.fuse import KNOWN_PATTERN, OPAQUE
 from slipstream.graph.gpu.kernel_facts import takes_address
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, with_main
 from slipstream.machine.target import Target
-from slipstream.runtime.plan import BOX
+from slipstream.runtime.plan import BOX, OPERATORS_ALIGNMENT
 from slipstream.tvm_bridge.nodes import nodes
 
 IN_PLACE = "slipstream.concatenation"
@@ -180,8 +180,12 @@ def _choose_boxes(mod: tvm.IRModule, main: _Main, joins: Mapping[int, int]) -> t
             boxes[result], copied[n] = there, []
             continue
         box = boxes.get(result, Box(result, (0,) * len(_shape(result)), _shape(result)))
+        own_boxes = [box.part(*place) for place in places]
+        # Of bfloat16 it cannot be told which argument may begin anywhere: TVM replaces them as it lowers a function.
+        if str(result.ty.dtype) == "bfloat16" and any(2 * own.begin % OPERATORS_ALIGNMENT for own in own_boxes):
+            continue
         left = []
-        for part, own in zip(parts, [box.part(*place) for place in places], strict=True):
+        for part, own in zip(parts, own_boxes, strict=True):
             if may_be(part, own):
                 boxes[part] = own
             else:

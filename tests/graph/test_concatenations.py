@@ -15,6 +15,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 import slipstream
 from slipstream.artifact.manifest import Manifest
+from slipstream.errors import TargetError
 from slipstream.frontends.inputs import random_inputs
 from slipstream.graph.build import apply_programs
 from slipstream.graph.concatenations import _takes_boxes, for_boxes
@@ -203,6 +204,16 @@ def test_random_networks(seed: int, tmp_path: Path) -> None:
     last = net.conv(tensors[-1], 4)
     results = {last, *map(str, rng.choice(tensors[3:], 2))}
     check(net.model(*sorted(results)), tmp_path / "model")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("make", [fire, inception])
+def test_in_half_precision(make: Callable[[], tuple[onnx.ModelProto, int]], dtype: str, tmp_path: Path) -> None:
+    try:
+        resolve_target("cpu", dtype=dtype)
+    except TargetError:
+        pytest.skip(f"this CPU does not compute in {dtype}")
+    slipstream.compile(make()[0], tmp_path / "model", dtype=dtype)  # compares with ONNX Runtime
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
