@@ -233,12 +233,13 @@ def resume(
 
 def _must_know(operators: Sequence[Operator], known: Mapping[str, int], folder: SessionDirectory) -> None:
     """Another version may divide a model into other operators than those that the session has measured."""
-    new = sum(operator.key not in known for operator in operators)
-    if new or len(known) != len(operators):
+    keys = {operator.key for operator in operators}
+    new, gone = len(keys - set(known)), len(set(known) - keys)
+    if new or gone:
         raise SlipstreamError(
             f"{folder.path} was tuned by a version of Slipstream or TVM that divided the model into other operators: "
-            f"{new} of {len(operators)} are new. Nothing of it is lost. To go on, tune into a new folder; "
-            f"'--store {folder.store}' keeps what was measured of the others"
+            f"{new} of {len(keys)} are new, {gone} of {len(known)} are gone. Nothing of it is lost. To go on, tune "
+            f"into a new folder; '--store {folder.store}' keeps what was measured of the others"
         )
 
 
