@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from slipstream.graph.cpu.whole_tiles import whole_vectors
+from slipstream.graph.cpu.whole_tiles import is_plain, whole_vectors
 from slipstream.graph.extents import are_known
 from slipstream.graph.fuse import KNOWN_PATTERN, PRODUCT
 from slipstream.graph.relax_walk import cleaned, rewritten
@@ -56,7 +56,7 @@ class _Filler(PyExprMutator):  # type: ignore[misc]
 
     def _filled(self, call: Any) -> Any:
         groups = int(call.attrs.groups)
-        if groups == 1 or not _is_plain(call):
+        if groups == 1 or not is_plain(call) or any(str(t.ty.dtype) != "float32" for t in (*call.args, call)):
             return call
         channels, filters = (int(tensor.ty.shape[3]) // groups for tensor in (call.args[0], call))
         more = whole_vectors(filters, self._lanes) - filters
@@ -110,17 +110,6 @@ class _Filler(PyExprMutator):  # type: ignore[misc]
         """Results as the model has them."""
         self._grouped.add(grouped)
         return relax.op.reshape(grouped, call.ty.shape)
-
-
-def _is_plain(call: Any) -> bool:
-    attributes = call.attrs
-    layouts = attributes.data_layout, attributes.kernel_layout, attributes.out_layout
-    tensors = (*call.args, call)
-    return (
-        layouts == ("NHWC", "OHWI", "NHWC")
-        and all(tensor.ty.shape is not None and are_known(tensor.ty.shape) for tensor in tensors)
-        and all(str(tensor.ty.dtype) == "float32" for tensor in tensors)
-    )
 
 
 def _convolution(

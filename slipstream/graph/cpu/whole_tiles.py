@@ -16,6 +16,7 @@ from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from slipstream.graph.cpu.register_tile import time_of_row
+from slipstream.graph.extents import are_known
 from slipstream.graph.relax_walk import rewritten
 from slipstream.machine.target import Target
 
@@ -74,7 +75,7 @@ class _Filler(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        if call.op != _CONVOLUTION or not _can_be_filled(call):
+        if call.op != _CONVOLUTION or int(call.attrs.groups) != 1 or not is_plain(call):
             return call
         columns, filters = int(call.ty.shape[2]), int(call.ty.shape[3])
         more = whole_vectors(filters, self._target.vector_elements) - filters
@@ -88,13 +89,12 @@ class _Filler(PyExprMutator):  # type: ignore[misc]
         return self.builder_.call_te(_crop, whole, columns, filters, primfunc_name_hint="crop")
 
 
-def _can_be_filled(call: Any) -> bool:
+def is_plain(call: Any) -> bool:
+    """Whether a convolution is in NHWC, of shapes that are known before the run."""
     attributes = call.attrs
     layouts = attributes.data_layout, attributes.kernel_layout, attributes.out_layout
-    static = isinstance(call.ty.shape, relax.ShapeExpr) and all(
-        isinstance(extent, tvm.tirx.IntImm) for extent in call.ty.shape
-    )
-    return static and layouts == ("NHWC", "OHWI", "NHWC") and int(attributes.groups) == 1
+    shapes = [tensor.ty.shape for tensor in (*call.args, call)]
+    return layouts == ("NHWC", "OHWI", "NHWC") and all(isinstance(s, relax.ShapeExpr) and are_known(s) for s in shapes)
 
 
 def _columns_worth(call: Any, filters: int, target: Target) -> int:
