@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from numpy.random import default_rng  # NumPy loads it when it is first used, which would be in every worker
 from tvm import tirx
 
 from slipstream.graph.cpu.default_schedule import schedule_default
@@ -41,7 +42,7 @@ def build_reference(func: tirx.PrimFunc, target: Target, *, plain: bool) -> Call
 def fill(arrays: list[Array], layout: Layout, function: Callable[..., None], seed: int) -> None:
     """Random inputs and their results. Should those not be finite, the inputs are positive: it takes roots."""
     for positive in (False, True):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         for array, slot in zip(arrays, layout.slots, strict=True):
             array[...] = 0 if slot.written else random_values(slot, rng, positive=positive)
         tensors: list[Any] = [as_tensor(array) for array in arrays]
