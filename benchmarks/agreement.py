@@ -100,10 +100,12 @@ class _Call:
 def _measured(operators: list[Any], target: Any) -> dict[str, float]:
     """What a session would measure for each operator's default program."""
     from slipstream.graph.forms import schedule_untuned
-    from slipstream.measure import Candidate, cpu_measurer, reference_text
+    from slipstream.graph.operators import weights_read
+    from slipstream.measure import Candidate, MeasureConfig, cpu_measurer, reference_text
 
     programs = [Candidate(o.key, reference_text(schedule_untuned(o.func, target)), o.name) for o in operators]
-    with cpu_measurer(target, {o.key: reference_text(o.func) for o in operators}) as measurer:
+    config = MeasureConfig(model_weights=weights_read(operators))
+    with cpu_measurer(target, {o.key: reference_text(o.func) for o in operators}, config) as measurer:
         return {m.program.operator: m.median for m in measurer.measure(programs) if m.failure is None}
 
 

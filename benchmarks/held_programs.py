@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.candidates import operators_of
 from benchmarks.ended_session import EndedSession
-from slipstream.graph.operators import Operator
+from slipstream.graph.operators import Operator, weights_read
 from slipstream.machine.target import Target, resolve_target
-from slipstream.measure import reference_text
+from slipstream.measure import MeasureConfig, reference_text
 from slipstream.measure.choose import cpu_measurer
 from slipstream.measure.timing.settling import Settling
 from slipstream.measure.types import Candidate, Measurement
@@ -75,7 +75,8 @@ class HeldPrograms:
         all_of_them = Settling(near=math.inf, most_finalists=10**6, least_rounds=samples, most_rounds=samples)
         references = {key: reference_text(self.known[key].func) for key in self.programs}
         found: dict[str, list[float | None]] = {}
-        with cpu_measurer(self.target, references) as measurer:
+        config = MeasureConfig(model_weights=weights_read(self.known.values()))
+        with cpu_measurer(self.target, references, config) as measurer:
             for key, programs in self.programs.items():
                 ready = self._measurements(key, programs.values())
                 found[key] = [None] * len(programs)

@@ -41,7 +41,7 @@ class Context:
     how many threads may be used. `parts` are those of the method that the session uses. `population` and `generations`
     are those of evolutionary search, `evaluation` is how programs are timed. A session always sets `target`;
     `references` are the unscheduled operators by their keys, as TVM's JSON, and `rpc`, `rpc_key` and `fleet` what was
-    given under these names.
+    given under these names. `model_weights` is how many bytes of weights a call of the model reads.
     """
 
     seed: int = 0
@@ -57,6 +57,7 @@ class Context:
     rpc_key: str | None = None
     fleet: str | None = None
     evaluation: str = "racing"
+    model_weights: int = 0
 
 
 if TYPE_CHECKING:

@@ -42,14 +42,16 @@ def measure(model: str, prefix: str, rpc: str | None, rpc_key: str | None, as_js
 
     check_rpc(rpc, rpc_key)
 
-    def read(progress: Any) -> tuple[Target, list[_Operator]]:
+    def read(progress: Any) -> tuple[Target, list[_Operator], int]:
+        from slipstream.graph.operators import weights_read
+
         target, operators = read_operators(progress, model, **source)
-        return target, [_as_text(operator, target) for operator in _chosen(operators, prefix)]
+        return target, [_as_text(operator, target) for operator in _chosen(operators, prefix)], weights_read(operators)
 
     with stages(f"measuring {model}", (*STAGES, "measure")) as show:
-        target, operators = run_guarded(read, show)
+        target, operators, model_weights = run_guarded(read, show)
         show("measure")
-        rows = _rows(operators, _measure(target, operators, rpc, rpc_key))
+        rows = _rows(operators, _measure(target, operators, model_weights, rpc, rpc_key))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
@@ -76,14 +78,15 @@ def _as_text(operator: Any, target: Target) -> _Operator:
 
 
 def _measure(
-    target: Target, operators: list[_Operator], rpc: str | None, rpc_key: str | None
+    target: Target, operators: list[_Operator], model_weights: int, rpc: str | None, rpc_key: str | None
 ) -> dict[str, Measurement]:
     """The measurement of each operator's default program, by its key."""
     from slipstream.measure import Candidate
     from slipstream.measure.choose import make_measurer
 
     programs = [Candidate(operator["key"], operator["program"], operator["name"]) for operator in operators]
-    measurer = make_measurer(target, {o["key"]: o["reference"] for o in operators}, rpc=rpc, rpc_key=rpc_key)
+    references = {o["key"]: o["reference"] for o in operators}
+    measurer = make_measurer(target, references, rpc=rpc, rpc_key=rpc_key, model_weights=model_weights)
     try:
         return {m.program.operator: m for m in measurer.measure(programs)}
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -52,6 +52,18 @@ class Operator:
     shapes: tuple[tuple[tuple[int, ...], str], ...]
     functions: tuple[str, ...]
     func: tirx.PrimFunc = field(compare=False, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the arguments that are weights, in a call."""
+        places = self.func.attrs.get("layout_free_buffers", []) if self.func.attrs else []
+        shapes = [self.shapes[int(place)] for place in places]
+        return sum(max(0, prod(shape)) * tvm.DataType(dtype).itemsize for shape, dtype in shapes)
+
+
+def weights_read(operators: Iterable[Operator]) -> int:
+    """How many bytes of weights all calls of these operators read."""
+    return sum(operator.weight * operator.weight_bytes for operator in operators)
 
 
 def extract_operators(*mods: tvm.IRModule, runs: Sequence[int] = ()) -> list[Operator]:

@@ -23,12 +23,13 @@ def make_measurer(
     rpc_key: str | None = None,
     fleet: str | None = None,
     evaluation: str = "racing",
+    model_weights: int = 0,
 ) -> Engine:
     """What measures programs of the operators in `references`: this machine, devices behind an RPC tracker, a fleet.
 
-    `evaluation` is one of `EVALUATIONS`.
+    `evaluation` is one of `EVALUATIONS`, `model_weights` the bytes of weights that a call of the model reads.
     """
-    config = MeasureConfig(racing=EVALUATIONS[evaluation])
+    config = MeasureConfig(racing=EVALUATIONS[evaluation], model_weights=model_weights)
     check_gpu(target, rpc)
     if fleet is not None:
         return fleet_measurer(fleet, target, references, config)

@@ -89,6 +89,9 @@ class MeasureConfig:
     `batch` is how many built programs may wait for their run on a CPU: building and running take turns, so a larger
     batch leaves fewer cores idle at the end of a building turn and holds more memory.
 
+    `model_weights` is how many bytes of weights a call of the model reads, 0 if that is not known: between two runs
+    of a program as much is read as in the model.
+
     `gpus` are named as in `CUDA_VISIBLE_DEVICES`; without any, the first and all that are equal to it are used.
     """
 
@@ -100,6 +103,7 @@ class MeasureConfig:
     memory_bytes: int = field(default_factory=_default_memory)
     workers: int | None = None
     batch: int = 16
+    model_weights: int = 0
     gpus: tuple[str, ...] = ()
     seed: int = 0
     tolerance: float = 1e-3

@@ -321,6 +321,7 @@ class Engine:
             "best": self._best(trial.operator),
             "tolerance": max(self.config.tolerance, _ROUNDINGS * self.target.rounding),
             "racing": self._racing,
+            "model_weights": self.config.model_weights,
         }
 
     def _collect(self, flow: _Flow, ready: Collection[Speaker]) -> Iterator[Measurement]:

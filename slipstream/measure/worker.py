@@ -165,10 +165,10 @@ class Worker:
         fill(map_arena(self._files[0], layout, shared=True), layout, function, seed)
         return {"layout": layout.to_json(), "plain": plain}
 
-    def allocate(self, layout: list[dict[str, Any]]) -> Answer:
+    def allocate(self, layout: list[dict[str, Any]], model_weights: int) -> Answer:
         """Make the arguments of the next run."""
         began = _Clock.now()
-        self._outputs = self._allocate(Layout.from_json(layout))
+        self._outputs = self._allocate(Layout.from_json(layout), model_weights)
         return _Clock.since(began)
 
     def run(
@@ -177,6 +177,7 @@ class Worker:
         best: float | None,
         tolerance: float,
         racing: Answer,
+        model_weights: int,
         is_allocated: bool = False,
         cores: Sequence[int] = (),
     ) -> Answer:
@@ -185,7 +186,7 @@ class Worker:
         if cores:
             os.sched_setaffinity(0, cores)
         places = Layout.from_json(layout)
-        outputs = self._outputs if is_allocated else self._allocate(places)
+        outputs = self._outputs if is_allocated else self._allocate(places, model_weights)
         use_threads(self._target.threads)
         # As many as the step of a model has.
         worth = threads_worth(self._flops, (slot.nbytes for slot in places.slots), self._target.vector_lanes)
@@ -227,7 +228,7 @@ class Worker:
         mod = tvm.IRModule({"main": schedule_default(_matmul(PROBE_SIZE), self._target)})
         return lower(mod, self._target, prepack=False)
 
-    def _allocate(self, layout: Layout) -> dict[int, Guarded]:
+    def _allocate(self, layout: Layout, model_weights: int) -> dict[int, Guarded]:
         """Make the arguments of the first run and of those that are timed, packed as the program reads them; returns
         what the first run must fill."""
         arrays = map_arena(self._files[0], layout)
@@ -241,7 +242,8 @@ class Worker:
         memory = self._memory = CallMemory([arrays[i] for i in inputs], [arrays[i] for i in outputs])
         for index, array in zip((*inputs, *outputs), (*memory.inputs, *memory.outputs), strict=True):
             arrays[index] = array
-        sets = [[as_tensor(array) for array in copy] for copy in with_copies(arrays, layout.weights)]
+        copies = with_copies(arrays, layout.weights, model_weights)
+        sets = [[as_tensor(array) for array in copy] for copy in copies]
         self._argument_sets = cycle(sets)
         return outputs
 

@@ -66,6 +66,7 @@ class SessionRun:
 
     def run(self) -> TuningResult:
         from slipstream.graph.build import build_processes
+        from slipstream.graph.operators import weights_read
         from slipstream.measure import reference_text
         from slipstream.program.space import Space, StockSpace
         from slipstream.session.families import Families, stored_relatives
@@ -83,7 +84,7 @@ class SessionRun:
         self._note_calls(snapshot, found)
         self._tell("started", snapshot, model=snapshot.model, operators=len(operators), settings=settings.to_json())
         peak = self._peak_flops()
-        context = self._context(peak, {o.key: reference_text(o.func) for o in found})
+        context = self._context(peak, {o.key: reference_text(o.func) for o in found}, weights_read(found))
         made = self.plugins
 
         def find_families() -> Families:
@@ -143,7 +144,7 @@ class SessionRun:
             snapshot.weights = {label: one.weight for one, calls in pairs for label in calls}
             self._save(WEIGHTS, snapshot.weights)
 
-    def _context(self, peak_flops: float, references: Mapping[str, str]) -> Context:
+    def _context(self, peak_flops: float, references: Mapping[str, str], model_weights: int) -> Context:
         """What the session's parts are made from."""
         return context_of(
             self.settings,
@@ -154,6 +155,7 @@ class SessionRun:
             rpc=self.rpc,
             rpc_key=self.rpc_key,
             fleet=self.fleet,
+            model_weights=model_weights,
         )
 
     def _peak_flops(self) -> float:

@@ -411,7 +411,7 @@ def test_runs_take_copies_of_large_weights_in_turn(farm: Farm, measurer: Engine)
     launcher = RemoteLauncher(remote, Channel(socket.socketpair()[0]))
     weights = np.arange(512 * 512, dtype=np.float32).reshape(512, 512)
     tensors = [tvm.runtime.tensor(weights, remote.cpu()) for _ in range(3)]
-    copies = launcher._copy_weights(tensors, [1])
+    copies = launcher._copy_weights(tensors, [1], model_weights=0)
     assert len(copies) == 32  # 32 MB of 1 MB each
     assert all(np.array_equal(copy.numpy(), weights) for (copy,) in copies[:2])
     launcher.clear()

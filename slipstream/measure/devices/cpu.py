@@ -31,7 +31,7 @@ _TICK_SECONDS = 0.05
 _COMPARED, _COMPARED_SAMPLES = 5, 5
 _MOST_DISTURBANCE = 0.05
 _MOST_PROBES = 3  # in a row, while the machine seems busy
-_RUN_OPTIONS = ("layout", "best", "tolerance", "racing")
+RUN_OPTIONS = ("layout", "best", "tolerance", "racing", "model_weights")
 
 
 class CpuDevice(Devices):
@@ -71,7 +71,7 @@ class CpuDevice(Devices):
         return {"generate": {}}
 
     def allocate_request(self, layout: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"allocate": {"layout": layout}}
+        return {"allocate": {"layout": layout, "model_weights": self._config.model_weights}}
 
     def is_free(self, trial: Trial) -> bool:
         return self._running is None
@@ -79,7 +79,7 @@ class CpuDevice(Devices):
     def start(self, trial: Trial, request: dict[str, Any], *, keep: bool) -> None:
         self._running = trial
         trial.start_running(self._config.run_seconds)
-        options = {name: request[name] for name in _RUN_OPTIONS}
+        options = {name: request[name] for name in RUN_OPTIONS}
         trial.send({"run": {**options, "is_allocated": trial.is_allocated, "cores": sorted(self.cores.timing)}})
         trial.is_allocated = False
 

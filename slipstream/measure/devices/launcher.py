@@ -76,6 +76,7 @@ class Launcher:
         best: float | None,
         tolerance: float,
         racing: Answer,
+        model_weights: int,
         keep: bool,
         module: str = "",
     ) -> Answer:
@@ -86,7 +87,7 @@ class Launcher:
         code = self._load(library)
         began = time.perf_counter()
         arguments = self._arguments_of(operator, arena, Layout.from_json(layout))
-        loaded = self._bind(code, arguments, module)
+        loaded = self._bind(code, arguments, module, model_weights)
         for index in arguments.layout.outputs:
             invalid = np.empty_like(arguments.expected[index])
             poison(invalid)
@@ -109,7 +110,7 @@ class Launcher:
     def _load(self, library: str) -> Any:
         return tvm.runtime.load_module(library)
 
-    def _bind(self, code: Any, arguments: Arguments, module: str) -> Loaded:
+    def _bind(self, code: Any, arguments: Arguments, module: str, model_weights: int) -> Loaded:
         return Loaded(code, arguments.tensors)
 
     def _checked(self, loaded: Loaded, find_fault: Callable[[], str]) -> Checked:

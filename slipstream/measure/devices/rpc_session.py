@@ -195,7 +195,7 @@ class RemoteLauncher(Launcher):
         self._remote.remove(name)
         return module
 
-    def _bind(self, code: Any, arguments: Arguments, module: str) -> Loaded:
+    def _bind(self, code: Any, arguments: Arguments, module: str, model_weights: int) -> Loaded:
         tensors = list(arguments.tensors)
         packed = []
         for packing in packings_of(read_module(module)["main"]) if module else []:
@@ -203,15 +203,15 @@ class RemoteLauncher(Launcher):
             tensors[packing.index] = tvm.runtime.tensor(weight, self._device)
             packed.append(packing.index)
         weights = arguments.layout.weights
-        return Loaded(code, tensors, packed, weights, self._copy_weights(tensors, weights))
+        return Loaded(code, tensors, packed, weights, self._copy_weights(tensors, weights, model_weights))
 
-    def _copy_weights(self, tensors: list[Any], weights: Sequence[int]) -> list[list[Any]]:
+    def _copy_weights(self, tensors: list[Any], weights: Sequence[int], model_weights: int) -> list[list[Any]]:
         """Copies made on the device: nothing is sent."""
         if self._time_in_turn is None:
             return []
         size = sum(int(np.prod(tensors[i].shape)) * tvm.DataType(tensors[i].dtype).itemsize for i in weights)
         copies = []
-        for _ in range(copies_needed(size)):
+        for _ in range(copies_needed(size, model_weights)):
             empty = [tvm.runtime.empty(tensors[i].shape, tensors[i].dtype, self._device) for i in weights]
             copies.append([tensors[i].copyto(copy) for i, copy in zip(weights, empty, strict=True)])
         return copies

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.measure.config import MeasureConfig
-from slipstream.measure.devices.cpu import with_models_pool
+from slipstream.measure.devices.cpu import RUN_OPTIONS, with_models_pool
 from slipstream.measure.devices.gpu_process import GpuProcess, HeldGpu
 from slipstream.measure.fleet.offer import GPUS, RPC
 from slipstream.measure.fleet.rpc_held import connect, rpc_devices
@@ -31,7 +31,6 @@ from slipstream.processes.fork_server import ForkServer, WorkerProcess
 CPU = "cpu"
 _TICK_SECONDS = 0.05
 _MOST_ARENAS = 64
-_RUN_OPTIONS = ("layout", "best", "tolerance", "racing")
 
 
 class Node:
@@ -203,7 +202,7 @@ class Node:
         if not isinstance(found, Failure):
             with self._quiet():
                 probe = self._time_probe(PROBE_SECONDS)
-                found = self._ask(trial, {"run": {n: launch[n] for n in _RUN_OPTIONS}}, self._config.run_seconds)
+                found = self._ask(trial, {"run": {n: launch[n] for n in RUN_OPTIONS}}, self._config.run_seconds)
             if not isinstance(found, Failure):
                 found["probe"] = probe
         if launch["keep"] and not isinstance(found, Failure):
