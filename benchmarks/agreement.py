@@ -24,7 +24,7 @@ from slipstream.runtime.plan import prepared_name
 _MODELS = ("tiny_cnn", "squeezenet1_1", "mobilenet_v2", "resnet18", "transformer_encoder")
 _TURN_SECONDS = 1.5
 _QUANTILE = 0.33
-_MOST_ROWS = 4
+_MOST_ROWS = 2
 QUICK = {"models": ["tiny_cnn"], "turns": 1}
 
 
