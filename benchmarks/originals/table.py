@@ -171,7 +171,9 @@ def _operators(result: Mapping[str, Any]) -> Iterator[list[object]]:
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
-    """How much sooner each side is than Ansor, and ours than each of the artifact's: models and geometric means."""
+    """How much sooner each side is than Ansor, and ours than each of the artifact's: models and geometric means; last
+    latencies, medians over seeds, in ms and relative to ONNX Runtime's.
+    """
     pairs = {f"{side} sooner than {ANSOR}": (side, ANSOR) for side in (CODE_DIFFUSION, BY_SKETCH, METASCHEDULE, OURS)}
     pairs |= {f"{OURS} sooner than {than}": (OURS, than) for than in (CODE_DIFFUSION, BY_SKETCH, METASCHEDULE)}
     found = {"models": str(len(data))}
@@ -181,4 +183,9 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
         found |= {f"{model}: {key}": f"{value:.1f}" for model, value in times.items()}
         if times:
             found[key] = f"{geometric_mean(times.values()):.1f}" if min(times.values()) > 0 else "never"
+    for model, result in data.items():
+        onnxruntime = final_latency(result, "onnxruntime")
+        for side, names in by_side(result).items():
+            last = median(final_latency(result, name) for name in names)
+            found |= {f"{model}: {side}, ms": f"{1e3 * last:.0f}", f"{model}: {side}": f"{last / onnxruntime:.2f}"}
     return found

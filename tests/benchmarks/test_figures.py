@@ -62,6 +62,10 @@ SETTINGS = {
     ],
     "how-it-works.md": ["within 5 % of the best"],
     "measuring.md": [
+        "at least 32 MB and at most 128 MB",
+        "it was 32 MB for all",
+        "a machine that says it has 260 MB",
+        "with 38 MB of weights",
         "and more than 2 s:",
         "Building (30 s) and running (10 s)",
         "every 50 ms",
