@@ -8,8 +8,8 @@ and are still cached.
 
 How many copies depends on what the model reads of weights in a call. A cache that all cores share may keep tens of
 megabytes of them; what a machine says of its size does not tell, since others may share it. With too few copies,
-Winograd's forms of ResNet-18's last convolutions, whose weights are four times as large, took two thirds of what they
-take in the model and were preferred to programs that are faster there.
+Winograd's forms of ResNet-18's last convolutions, whose weights are two and four times as large, took half to two
+thirds of what they take in the model and were preferred to programs that are faster there.
 """
 
 from __future__ import annotations
