@@ -122,8 +122,9 @@ class SessionRun:
             winners = best_programs(session)
             if reason not in UNFINISHED:
                 session.phase("settle")
-            seconds = 0.0 if reason in UNFINISHED else _SETTLE_SHARE * session.elapsed
-            settle_near_ties(session, measurer, winners, seconds)
+            own = session.elapsed - record.elapsed
+            seconds = 0.0 if reason in UNFINISHED else _SETTLE_SHARE * own
+            settle_near_ties(session, measurer, winners, seconds, interrupt.asked)
         return self._finish(session, reason, winners)
 
     @property
@@ -181,14 +182,18 @@ class SessionRun:
         self.store.put_state(self.directory.session, name, 0, json.dumps(value).encode())
 
     def _reserve(self, session: Any) -> float:
-        """Seconds to leave for the end: settling, and about what building each operator's best program took."""
+        """Seconds to leave for the end: settling, and about what building each operator's best program took.
+
+        Shares are of what this run may use: those of a long session would leave nothing of a short time to go on.
+        """
         if self.budget.seconds is None:
             return 0.0
+        own = max(0.0, self.budget.seconds - self.record.elapsed)
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
-        settling = _SETTLE_SHARE * self.budget.seconds
+        settling = _SETTLE_SHARE * own
         fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
-        return float(min(_LARGEST_RESERVE * self.budget.seconds, fixed + builds / self._builders + settling))
+        return float(min(_LARGEST_RESERVE * own, fixed + builds / self._builders + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile each model with the winners, verify and time it; one that fails does not keep the others from it."""

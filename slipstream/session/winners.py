@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,17 @@ def best_programs(session: Session) -> dict[str, Program]:
     return winners
 
 
-def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program], seconds: float) -> int:
+def settle_near_ties(
+    session: Session,
+    measurer: Any,
+    winners: dict[str, Program],
+    seconds: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
     """Let an operator's default program and those within 5 % of its best race again, where most is at stake first.
 
-    A best of many noisy measurements is partly luck. Where no time is left to race, a default program within 5 % of
-    the best stays. Changes `winners`; the number of operators that raced.
+    A best of many noisy measurements is partly luck. Where no time is left to race, or `stop` says so, a default
+    program within 5 % of the best stays. Changes `winners`; the number of operators that raced.
     """
     settle = getattr(measurer, "settle", None)
     deadline = session.elapsed + seconds
@@ -37,7 +44,7 @@ def settle_near_ties(session: Session, measurer: Any, winners: dict[str, Program
     decided = 0
     operators = session.history.operators.values()
     for operator in sorted(operators, key=lambda o: -o.latency if math.isfinite(o.latency) else 0):
-        if settle is None or session.elapsed >= deadline:
+        if settle is None or session.elapsed >= deadline or stop():
             if (default := _near_default(session, operator.key)) is not None:
                 winners[operator.key] = default
             continue

@@ -7,10 +7,12 @@ import logging
 import math
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,41 @@ def test_a_finished_session_goes_on_with_more_budget_and_keeps_the_new_one(tuned
     again = slipstream.resume(directory, measurer=synthetic)
     assert again.trials == TRIALS + 3
     assert slipstream.load(directory).manifest.tuned["trials"] == TRIALS + 3
+
+
+class Racing(SyntheticMeasurer):
+    """All programs are equally fast; a race of near-ties takes seconds, or is when somebody presses Ctrl-C."""
+
+    def __init__(self, seconds: float = 0.0, number: int | None = None) -> None:
+        super().__init__(lambda candidate: 1e-3)
+        self.seconds, self.number, self.races = seconds, number, 0
+
+    def settle(self, measurements: list[Any], rng: np.random.Generator) -> None:
+        self.races += 1
+        time.sleep(self.seconds)
+        if self.number is not None and self.races == 1:
+            signal.raise_signal(self.number)
+
+
+def test_a_long_session_that_goes_on_for_seconds_tunes_and_settles_in_them(tuned: Any, tmp_path: Path) -> None:
+    result, _, _ = tuned
+    directory = tmp_path / "copy"
+    shutil.copytree(result.directory, directory)
+    folder = SessionDirectory.read(directory)
+    with Store.open(folder.store) as store:
+        store.update_session(folder.session, elapsed=3600.0)
+    measurer = Racing(seconds=2.0)
+    more = slipstream.resume(directory, budget="30s", trials=20, measurer=lambda *_: measurer)
+    assert more.trials == TRIALS + 20
+    assert 1 <= measurer.races < OPERATORS
+
+
+@pytest.mark.usefixtures("ordinary_signals")
+def test_ctrl_c_ends_the_comparison_of_near_ties(tmp_path: Path) -> None:
+    measurer = Racing(number=signal.SIGINT)
+    result = slipstream.tune("zoo:tiny_cnn", tmp_path / "s", trials=30, measurer=lambda *_: measurer, **QUICK)
+    assert measurer.races == 1
+    assert slipstream.load(result.directory).manifest.tuned["trials"] == 30
 
 
 def test_a_session_is_all_in_its_directory(tuned: Any, tmp_path: Path) -> None:
