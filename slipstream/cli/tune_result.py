@@ -37,7 +37,9 @@ def _latencies(snapshot: Snapshot, end_to_end: float | None) -> Table:
     table.add_row("operators, best", Text(latency(snapshot.latency, 4), style="bold"), gained)
     if end_to_end is not None:
         what = "all models" if snapshot.weights else "all shapes" if snapshot.calls else "whole model"
-        table.add_row(what, Text(latency(end_to_end, 4), style="bold"))
+        whole = snapshot.whole_gain
+        beside = "" if whole is None else f"{whole:.2f}x as fast as untuned"
+        table.add_row(what, Text(latency(end_to_end, 4), style="bold"), beside)
     return table
 
 

@@ -148,6 +148,7 @@ def _structure(
             "start": _finite(start),
             "latency": _finite(latency),
             "end_to_end": _finite(record.result.get("end_to_end")),
+            "whole_gain": record.result.get("whole_gain"),
             "bench": _bench(directory),
             "trials": history.trials,
             "default_trials": history.default_trials,

@@ -93,6 +93,7 @@ class Snapshot:
     split: dict[str, float] = field(default_factory=dict)  # seconds spent by activity: search, build, run, ...
     left: Left | None = None  # None while there is no estimate
     fallback: str = ""  # why the compiled model has the default programs; empty if it has the tuned ones
+    whole_gain: float | None = None  # how many times as fast as untuned the whole model is, where that is known
     calls: dict[str, dict[str, int]] = field(default_factory=dict)  # of operators by shape; of one shape: nothing
     weights: dict[str, int] = field(default_factory=dict)  # by the same labels, of several models; of one: nothing
 

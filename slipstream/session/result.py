@@ -82,6 +82,13 @@ class TuningResult:
         return f"{self.model}: {self.end_to_end * 1e3:.3f} ms; {operators} {end}{fallback}"
 
     @property
+    def whole_gain(self) -> float | None:
+        """How many times as fast as untuned the compiled model is, called in turns; 1 if it has default
+        programs alone. None where that was not measured: of several models, after a short session, and where the sum of
+        operators leaves no doubt."""
+        return self.snapshot.whole_gain
+
+    @property
     def fallback(self) -> str:
         """Why the compiled model has the default programs; empty if it has the tuned ones."""
         return self.snapshot.fallback
@@ -115,6 +122,7 @@ class TuningResult:
             "failures": self.failures,
             "split": self.split,
             "fallback": self.fallback,
+            "whole_gain": self.whole_gain,
             "left": self.snapshot.left and asdict(self.snapshot.left),
             "shapes": [asdict(shape) for shape in self.shapes],
             "models": [model.to_json() for model in self.models],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,13 @@ from slipstream.session.interrupt import Interrupt
 from slipstream.session.models import SessionModel, errors_of, title_of
 from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
 from slipstream.session.settings import Settings
-from slipstream.session.shapes import Calls, modules_by_variant, shape_latencies
+from slipstream.session.shapes import Calls, ShapeLatency, modules_by_variant, shape_latencies
 from slipstream.session.state_names import BANDWIDTH, FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, WINNERS
+from slipstream.session.untuned_model import times_of_untuned, worth_comparing
 from slipstream.store import Store
 
 if TYPE_CHECKING:
+    from slipstream.artifact.manifest import Manifest
     from slipstream.graph.operators import Operator
 
 _FIXED_RESERVE = 3.0
@@ -182,7 +186,8 @@ class SessionRun:
         self.store.put_state(self.directory.session, name, 0, json.dumps(value).encode())
 
     def _reserve(self, session: Any) -> float:
-        """Seconds to leave for the end: settling, and about what building each operator's best program took.
+        """Seconds to leave for the end: settling, and about what building each operator's best program took, twice
+        where the untuned model will be compiled as well.
 
         Shares are of what this run may use: those of a long session would leave nothing of a short time to go on.
         """
@@ -193,7 +198,9 @@ class SessionRun:
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
         settling = _SETTLE_SHARE * own
         fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
-        return float(min(_LARGEST_RESERVE * own, fixed + builds / self._builders + settling))
+        twice = worth_comparing(session.snapshot.start_latency, session.snapshot.latency, own)
+        compiling = (1 + twice) * (fixed + builds / self._builders)
+        return float(min(_LARGEST_RESERVE * own, compiling + settling))
 
     def _finish(self, session: Any, reason: str, winners: dict[str, Any]) -> TuningResult:
         """Compile each model with the winners, verify and time it; one that fails does not keep the others from it."""
@@ -203,7 +210,7 @@ class SessionRun:
             own = {key: program for key, program in winners.items() if any(key in counts for counts in calls.values())}
             try:
                 with errors_of(one.name):
-                    models.append(self._complete(session, one, calls, own))
+                    models.append(self._complete(session, one, calls, own, reason))
             except SlipstreamError as error:
                 failed.append(error)
             used |= {} if failed or models[-1].fallback else own
@@ -237,11 +244,13 @@ class SessionRun:
         self._tell("finished", snapshot, **result.to_json())
         return result
 
-    def _complete(self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]) -> TunedModel:
+    def _complete(
+        self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any], reason: str
+    ) -> TunedModel:
         """Compile a model with its `winners`, verify it and time each of its shapes."""
         snapshot = session.snapshot
         if one.model.finish is None:
-            end_to_end, note = self._compile(session, one, calls, winners)
+            end_to_end, note = self._compile(session, one, calls, winners, reason)
         else:
             seconds, note = one.model.finish(winners)
             end_to_end = [seconds]
@@ -265,17 +274,20 @@ class SessionRun:
         )
 
     def _compile(
-        self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any]
+        self, session: Any, one: SessionModel, calls: Calls, winners: dict[str, Any], reason: str
     ) -> tuple[list[float], str]:
-        """Seconds of a run of each shape of the compiled model, and why it has default programs if it has."""
+        """Seconds of a run of each shape of the compiled model, and why it has default programs if it has.
+
+        Where tuning gained little, by the sum of operators, the untuned one is compiled too and stays if it is faster.
+        """
         from slipstream.artifact.lock import programs_digest
         from slipstream.artifact.write import FEW_THREADS, write_artifact
         from slipstream.graph.prepare import prepare_parts
         from slipstream.program.scheduled import schedule_with
 
-        def stage(name: str) -> None:
+        def stage(name: str, model: str = "") -> None:
             session.snapshot.phase = "verify" if name == "verify" else "compile"
-            session.snapshot.doing = one.said(name)
+            session.snapshot.doing = one.said(model + name)
             session.snapshot.elapsed = session.elapsed
             self._tell("phase", session.snapshot, phase=session.snapshot.phase, stage=name)
 
@@ -287,34 +299,67 @@ class SessionRun:
             exact = exact_functions and prepare_parts(variant, self.target, exact_functions=True)[0]
             return exact or modules[variant.inputs]
 
-        def write(program: Any, tuned: dict[str, Any]) -> None:
-            manifest = write_artifact(
+        def write(program: Any, tuned: dict[str, Any], output: Path = artifact, called: str = "") -> Manifest:
+            return write_artifact(
                 one.model,
                 prepared,
                 self.target,
-                artifact,
+                output,
                 program=program,
                 threads=self.target.threads,
                 input_data=one.input_data,
                 tuned=tuned,
                 pad=one.pad,
                 choose_threads=self.rpc is None and self.target.threads > FEW_THREADS,
-                stage=stage,
+                stage=partial(stage, model=called),
             )
-            for text in manifest.verification.notes if manifest.verification else ():
-                self._tell("message", session.snapshot, text=one.said(text))
 
         try:
             rows = shape_latencies(calls, session.snapshot.operators)
             found = {"trials": session.history.trials, "sum_of_operators": sum(row.latency for row in rows)}
             chosen = ((key, (p.sketch, to_json(p.decisions))) for key, p in winners.items())
-            write(schedule_with(winners, self.target), {**found, "programs": programs_digest(chosen)})
+            manifest = write(schedule_with(winners, self.target), {**found, "programs": programs_digest(chosen)})
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
             note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
-            write(None, {})
+            manifest = write(None, {})
+        else:
+            if all(program.origin == "default" for program in winners.values()):
+                session.snapshot.whole_gain = None if self.several else 1.0
+            elif self._compares(session, rows, reason):
+                compile_untuned = partial(write, None, {}, called="untuned model: ")
+                note = self._keep_faster(session.snapshot, artifact, compile_untuned)
+        for text in manifest.verification.notes if manifest.verification else ():
+            self._tell("message", session.snapshot, text=one.said(text))
         split["compile"] = split.get("compile", 0.0) + time.monotonic() - started
         return _time_model(artifact, self.target.threads), note
+
+    def _compares(self, session: Any, rows: Sequence[ShapeLatency], reason: str) -> bool:
+        """Whether the untuned model is compiled as well, because the tuned one may be slower."""
+        if reason in UNFINISHED or self.rpc is not None:
+            return False
+        total = session.elapsed if self.budget.seconds is None else self.budget.seconds
+        start, latency = sum(row.start for row in rows), sum(row.latency for row in rows)
+        return worth_comparing(start, latency, total - self.record.elapsed)
+
+    def _keep_faster(self, snapshot: Snapshot, artifact: Path, compile_untuned: Callable[[Path], Manifest]) -> str:
+        """Put the untuned model in the place of a tuned one that is slower; why, if so."""
+        from slipstream.artifact.directory import replace_directory
+
+        untuned = artifact.with_name(f".{artifact.name}-untuned")
+        try:
+            compile_untuned(untuned)
+            ratio, interval = times_of_untuned(artifact, untuned, self.target.threads)
+            if interval.low <= 1:
+                snapshot.whole_gain = None if self.several else 1 / ratio
+                return ""
+            with replace_directory(artifact) as staging:
+                shutil.copytree(untuned, staging, dirs_exist_ok=True)
+            return f"the tuned model took {ratio:.2f} times as long as the untuned one, called in turns, which is kept"
+        except (VerificationError, BuildError):
+            return ""  # There is nothing that the tuned model could be slower than.
+        finally:
+            shutil.rmtree(untuned, ignore_errors=True)
 
     def _write_lock(self, session: Any, one: SessionModel, calls: Calls, programs: dict[str, Any]) -> None:
         """Record what was compiled, and how fast that is next to another runtime."""

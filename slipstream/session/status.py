@@ -41,6 +41,7 @@ def snapshot_of(store: Store, session: str) -> Snapshot:
         split=record.result.get("split", {}),
         left=found.left,
         fallback=record.result.get("fallback", ""),
+        whole_gain=record.result.get("whole_gain"),
         calls=found.saved.get(SHAPES, {}),
         weights=found.saved.get(WEIGHTS, {}),
     )

@@ -38,7 +38,7 @@ function figuresOf(data) {
   const figures = [
     figure("Operators, untuned", latency(head.start), "sum of their default programs"),
     figure("Operators, tuned", latency(head.latency), head.latency ? `${times(head.start, head.latency)} as fast` : "not all timed yet", true),
-    figure(data.session.models.length ? "All models" : data.shapes && data.shapes.length ? "All shapes" : "Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end` : "timed when tuning ends"),
+    figure(data.session.models.length ? "All models" : data.shapes && data.shapes.length ? "All shapes" : "Whole model", latency(head.end_to_end), head.end_to_end ? `${data.session.fallback ? "default programs, " : ""}compiled, verified, run end to end${head.whole_gain ? `; ${head.whole_gain.toFixed(2)}× as fast as untuned` : ""}` : "timed when tuning ends"),
   ];
   return data.shapes && data.shapes.some((row) => row.ratios.length) ? figures : [...figures, ...benchFigures(data)];
 }
