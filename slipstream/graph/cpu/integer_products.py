@@ -20,13 +20,14 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from slipstream.graph.cpu import byte_functions, integer_compute
 from slipstream.graph.cpu.byte_functions import ByteFunction
 from slipstream.graph.cpu.integer_compute import Array, Window
-from slipstream.graph.cpu.quantisation import Levels
+from slipstream.graph.cpu.quantisation import BYTES, Levels, is_one_number
 from slipstream.graph.fuse import ELEMENT_WISE, KNOWN_PATTERN, OPAQUE, PRODUCT
 from slipstream.graph.relax_walk import calls_in, cleaned, is_constant, rewritten
 from slipstream.machine.dot_product import SDOT, SDOT_OF_CHANNELS, dot_product_of
 from slipstream.machine.target import Target
 
-_LARGEST = 2**30
+# Of int32.
+_LARGEST_SUM = 2**31 - 1
 # Fewer products than this are exact in float32: 255 * 127 * 500 < 2**24.
 _MOST_EXACT = 500
 
@@ -129,7 +130,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if not functions:
             return None
         numbers = [self._constant_of(argument) for argument in call.args]
-        if any(f is None and (n is None or n.size > 1) for f, n in zip(known, numbers, strict=True)):
+        if any(f is None and (n is None or n.size != 1) for f, n in zip(known, numbers, strict=True)):
             return None
         source = functions[0].source
         if not all(f.source.same_as(source) for f in functions) or not _same_shape(call, source):
@@ -203,6 +204,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         layouts = attributes.data_layout, attributes.kernel_layout, attributes.out_layout
         if layouts != ("NHWC", "OHWI", "NHWC") or (weights.axis != 0 and weights.scale.size > 1):
             return None
+        if _largest(weights.data, (1, 2, 3)).max(initial=0) > _LARGEST_SUM:
+            return None
         filters, kernel_y, kernel_x, depth = weights.data.shape
         window = Window(
             (kernel_y, kernel_x),
@@ -248,19 +251,22 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return None
         if weights.axis != 1 and weights.scale.size > 1:
             return None
+        largest = _largest(weights.data, (0,))
+        if largest.max(initial=0) > _LARGEST_SUM:
+            return None
         columns = weights.data.shape[1]
         scale = np.broadcast_to((weights.scale * levels.scale).astype(np.float32), (columns,))
         packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
         data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
         offset = -levels.zero * weights.data.astype(np.int64).sum(axis=0)
-        return Sums(data, offset.astype(np.int32), scale, columns, _largest(weights.data, (0,)))
+        return Sums(data, offset.astype(np.int32), scale, columns, largest)
 
     def _dynamic_matmul(self, call: Any) -> Any | None:
         """The same with data whose zero point is known at run time, as in a dynamically quantised model."""
         levels, weights = self._dynamic_levels_of(call.args[0]), self._weights_of(call.args[1])
         if levels is None or weights is None or weights.data.ndim != 2 or weights.scale.size > 1:
             return None
-        if levels.data.ty.ndim < 2:
+        if levels.data.ty.ndim < 2 or _largest(weights.data, (0,)).max(initial=0) > _LARGEST_SUM:
             return None
         packed = relax.const(integer_compute.pack_columns(np.ascontiguousarray(weights.data.T), self._dot))
         data = self._emit(integer_compute.matmul, levels.data, packed, dot=self._dot)
@@ -273,13 +279,21 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             if (levels := self._dynamic_levels_of(call.args[0])) is None:
                 return None
             return replace(levels, data=self.builder_.emit(relax.Call(call.op, [levels.data], call.attrs)))
-        scaled = self._match(value, "relax.multiply")
-        centred = self._match(scaled[0], "relax.subtract") if scaled else None
-        cast = self._match(centred[0], "relax.astype") if centred else None
-        scale = _number_of(scaled[1]) if scaled else None
-        if cast is None or centred is None or scale is None or str(cast[0].ty.dtype) != self._dot.data_type:
+        if (found := self._centred_bytes(value)) is None:
             return None
-        return DynamicLevels(cast[0], scale, centred[1])
+        data, zero, scale = found
+        return DynamicLevels(data, scale, zero) if self._is_byte(zero) else None
+
+    def _is_byte(self, zero: Any) -> bool:
+        """Whether it is a zero point as `spell_out_quantisation` writes one that is computed: one byte, with the shift
+        to our type."""
+        shifted = self._match(zero, "relax.add")
+        byte = self._match(shifted[0], "relax.astype") if shifted else None
+        shift = _number_of(shifted[1]) if shifted else None
+        if byte is None or shift is None or not is_one_number(zero) or str(byte[0].ty.dtype) not in BYTES:
+            return False
+        limits, own = (np.iinfo(dtype) for dtype in (self._dot.data_type, str(byte[0].ty.dtype)))
+        return shift == float(limits.min) - float(own.min)
 
     def _scaled_with_zero(self, data: Any, of_columns: Array, scale: float, zero: Any) -> Any:
         columns = len(of_columns)
@@ -292,16 +306,20 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         sum((a - z) * (b - y)) is sum(a * b) - z * sum(b) - y * sum(a) + z * y * length.
         """
         left, right = (self._levels_of(argument) for argument in call.args)
-        if left is None or right is None:
+        if left is None or right is None or min(left.data.ty.ndim, right.data.ty.ndim) < 2:
             return None
         shapes = [[int(extent) for extent in levels.data.ty.shape] for levels in (left, right)]
         (*batch, _, length), (*other, _, columns) = shapes
         if batch != other or length % self._dot.group or columns % self._dot.lanes:
             return None
-        packed = self._emit(integer_compute.packed, right.data, dot=self._dot)
-        data = self._emit(integer_compute.matmul, left.data, packed, dot=self._dot)
         # The second factor is signed whatever type data have.
         right_zero = right.zero - (128 if self._dot.data_type == "uint8" else 0)
+        # No term is larger than all together would be if none cancelled another.
+        largest = np.iinfo(self._dot.data_type).max + 1 + abs(left.zero)
+        if largest * (128 + abs(right_zero)) * length > _LARGEST_SUM:
+            return None
+        packed = self._emit(integer_compute.packed, right.data, dot=self._dot)
+        data = self._emit(integer_compute.matmul, left.data, packed, dot=self._dot)
         of_rows = self._emit(integer_compute.sums_of_rows, left.data)
         of_columns = self._emit(integer_compute.sums_of_columns, packed)
         zeros = relax.const(np.array([left.zero, right_zero, left.zero * right_zero * length], np.int32))
@@ -319,8 +337,15 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if steps is None or len(numbers) < 4 or None in numbers:
             return None
         zero, high, low, inverse = (float(number) for number in numbers if number is not None)
+        own = np.iinfo(self._dot.data_type)
+        least, most = own.min - zero, own.max - zero
+        if not self._is_level(zero) or low < least or high > most or inverse <= 0:
+            return None
+        if call.ty.ndim != steps[0].ty.ndim or str(steps[0].ty.dtype) != "float32":
+            return None
         levels = self._levels_of(steps[0])
-        if levels is not None and levels.zero == zero and abs(levels.scale * inverse - 1) < _SAME_SCALE:
+        same = levels is not None and levels.zero == zero and abs(levels.scale * inverse - 1) < _SAME_SCALE
+        if levels is not None and same and (low, high) == (least, most):
             return levels.data
         value, low, high = self._without_clipping(steps[0], low, high, inverse)
         sums = self._with_bias(value)
@@ -332,7 +357,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
                 self._functions[result] = function.then(function.values.astype(self._dot.data_type))
             return result
         scale = (sums.scale * np.float32(inverse)).astype(np.float32)
-        if (scale * (sums.largest + np.abs(sums.offset))).max(initial=0) < integer_compute.MOST_ROUNDED:
+        if (np.abs(scale) * (sums.largest + np.abs(sums.offset))).max(initial=0) < integer_compute.MOST_ROUNDED:
             limits = relax.const(integer_compute.rounded_limits(low, high))
         parameters = _of_type(sums), _floats(scale), limits, own_zero
         return self._emit(integer_compute.requantised, sums.data, *parameters, columns=sums.columns)
@@ -343,10 +368,10 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             call = self._definition(value)
             name = _name(call)
             bound = _number_of(call.args[1]) if name in ("relax.maximum", "relax.minimum") else None
-            if name == "relax.nn.relu":
-                low = max(low, 0.0)
-            elif bound is not None and name == "relax.maximum":
-                low = min(max(low, bound * inverse), high)
+            if bound is not None and call.args[0].ty.ndim != call.ty.ndim:
+                return value, low, high
+            if name == "relax.nn.relu" or (bound is not None and name == "relax.maximum"):
+                low = min(max(low, (bound or 0.0) * inverse), high)
             elif bound is not None:
                 high = max(min(high, bound * inverse), low)
             else:
@@ -360,13 +385,13 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         added = self._match(value, "relax.add")
         sums = self._sums_of(added[0]) if added else None
         bias = self._constant_of(added[1]) if added else None
-        if sums is None or bias is None or bias.shape[-1:] not in ((1,), (sums.columns,)):
+        if added is None or sums is None or bias is None or bias.size not in (1, sums.columns):
             return None
-        if bias.size != bias.shape[-1]:
+        if bias.shape[-1:] not in ((), (bias.size,)) or bias.ndim > added[0].ty.ndim:
             return None
         steps = np.broadcast_to(bias.reshape(-1).astype(np.float64), (sums.columns,)) / sums.scale
         offset = sums.offset + (steps if sums.offset.dtype == np.float32 else np.rint(steps))
-        if not np.isfinite(offset).all() or np.abs(offset).max(initial=0) > _LARGEST:
+        if not np.isfinite(offset).all() or (sums.largest + np.abs(offset)).max(initial=0) > _LARGEST_SUM:
             return None
         return replace(sums, offset=offset.astype(sums.offset.dtype))
 
@@ -377,16 +402,31 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         """What a dequantisation as `spell_out_quantisation` writes it reads."""
         if isinstance(value, relax.Var):
             return self._levels.get(self._origin(value))
+        if (found := self._centred_bytes(value)) is None:
+            return None
+        data, of_zero, scale = found
+        zero = _number_of(of_zero)
+        return Levels(data, scale, int(zero)) if zero is not None and self._is_level(zero) else None
+
+    def _centred_bytes(self, value: Any) -> tuple[Any, Any, float] | None:
+        """(data, zero, scale) of (data - zero) * scale in float32, data being bytes of the same shape."""
         scaled = self._match(value, "relax.multiply")
         centred = self._match(scaled[0], "relax.subtract") if scaled else None
-        cast = self._definition(centred[0]) if centred else None
-        if scaled is None or centred is None or cast is None or _name(cast) != "relax.astype":
+        cast = self._match(centred[0], "relax.astype") if centred else None
+        scale = _number_of(scaled[1]) if scaled else None
+        if scaled is None or centred is None or cast is None or scale is None or not 0 < scale < np.inf:
             return None
-        scale, zero = _number_of(scaled[1]), _number_of(centred[1])
-        data = cast.args[0]
-        if scale is None or zero is None or str(data.ty.dtype) != self._dot.data_type:
+        (data,) = cast
+        if str(data.ty.dtype) != self._dot.data_type or str(scaled[0].ty.dtype) != "float32":
             return None
-        return Levels(data, scale, int(zero))
+        # A number of more axes than the data have would give the result more.
+        if scaled[1].ty.ndim > data.ty.ndim or centred[1].ty.ndim > data.ty.ndim:
+            return None
+        return data, centred[1], scale
+
+    def _is_level(self, zero: float) -> bool:
+        limits = np.iinfo(self._dot.data_type)
+        return zero.is_integer() and limits.min <= zero <= limits.max
 
     def _weights_of(self, value: Any) -> Weights | None:
         """Constant bytes of zero point 0 behind a dequantisation and transposes."""

@@ -20,7 +20,7 @@ from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import Target
 
 _QUANTIZE, _DEQUANTIZE = tvm.ir.Op.get("relax.quantize"), tvm.ir.Op.get("relax.dequantize")
-_BYTES = ("int8", "uint8")
+BYTES = ("int8", "uint8")
 
 
 def is_quantised(mod: tvm.IRModule) -> bool:
@@ -85,7 +85,7 @@ class _Spelling(PyExprMutator):  # type: ignore[misc]
         data = self._fresh(call.args[0])
         scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
         own = str(call.attrs.out_dtype)
-        if scale is None or zero is None or own not in _BYTES or str(data.ty.dtype) != "float32":
+        if scale is None or zero is None or own not in BYTES or str(data.ty.dtype) != "float32":
             return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
         emit = self.builder_.emit
         least, largest = np.iinfo(self._type).min, np.iinfo(self._type).max
@@ -104,9 +104,9 @@ class _Spelling(PyExprMutator):  # type: ignore[misc]
         data = call.args[0]
         scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
         own = str(data.ty.dtype)
-        if scale is None or own not in _BYTES or not isinstance(data, relax.Var):
+        if scale is None or own not in BYTES or not isinstance(data, relax.Var):
             return call
-        if str(call.attrs.out_dtype) != "float32" or (zero is None and not _is_one_number(call.args[2])):
+        if str(call.attrs.out_dtype) != "float32" or (zero is None and not is_one_number(call.args[2])):
             return call
         origin = self._origin(data)
         if own != self._type and origin not in self._stored:
@@ -137,7 +137,7 @@ def _number(value: float) -> Any:
     return relax.const(np.float32(value))
 
 
-def _is_one_number(value: Any) -> bool:
+def is_one_number(value: Any) -> bool:
     """Whether a tensor that is computed has one element."""
     shape = value.ty.shape
     return isinstance(value, relax.Var) and shape is not None and all(str(extent) == "1" for extent in shape)
