@@ -17,6 +17,7 @@ from tvm.relax import transform
 from slipstream.frontends.model import Model
 from slipstream.graph import concatenations, fast_math
 from slipstream.graph.batch_norm import fold_batch_norm
+from slipstream.graph.booleans import with_booleans
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
 from slipstream.graph.cpu.half_elements import compute_in_halves
 from slipstream.graph.cpu.half_sums import HALF, sum_halves
@@ -57,13 +58,17 @@ def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
     return lambda mod, _: tvm.transform.Sequential(list(passes))(mod)
 
 
+_EXACT_LEGALIZERS = with_booleans(concatenations.LEGALIZERS)
+_LEGALIZERS = with_booleans(fast_math.LEGALIZERS | concatenations.LEGALIZERS)
+
+
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     # A GPU has instructions for exp, tanh and similar functions.
-    return transform.LegalizeOps({} if target.gpu else fast_math.LEGALIZERS | concatenations.LEGALIZERS)(mod)
+    return transform.LegalizeOps({} if target.gpu else _LEGALIZERS)(mod)
 
 
 def _legalize_exactly(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    return transform.LegalizeOps({} if target.gpu else concatenations.LEGALIZERS)(mod)
+    return transform.LegalizeOps({} if target.gpu else _EXACT_LEGALIZERS)(mod)
 
 
 def _fuse(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

@@ -103,6 +103,24 @@ def test_batch_norm_disappears_into_the_convolution(net: Net, example: tuple) ->
     assert "conv2d 3x3 3→8 8x8 + add + silu" in names
 
 
+class Masks(torch.nn.Module):
+    """What is done with booleans."""
+
+    def forward(self, a, b, x):
+        chosen = (a == b) != (a < b)
+        kept = (chosen * (a >= b)) + torch.maximum(a, ~b)
+        return x.masked_fill(chosen, 0.0), kept, a == True, torch.minimum(a, b), (a <= b) & (a > b)  # noqa: E712
+
+
+def test_booleans(tmp_path: Path) -> None:
+    a, b = torch.tensor([True, False, True, False]), torch.tensor([True, True, False, False])
+    slipstream.compile(Masks(), tmp_path / "masks", example_inputs=(a, b, torch.arange(4.0)))
+    for actual, expected in zip(
+        slipstream.load(tmp_path / "masks")(a, b, torch.arange(4.0)), Masks()(a, b, torch.arange(4.0)), strict=True
+    ):
+        np.testing.assert_array_equal(torch.from_dlpack(actual).numpy(), expected.numpy())
+
+
 def test_mistakes(net: Net, example: tuple) -> None:
     with pytest.raises(ModelError, match="needs example inputs"):
         slipstream.load_model(net)
