@@ -154,20 +154,36 @@ def _is_zero(value: Any) -> bool:
 
 
 class _Pow(onnx_frontend.Pow):  # type: ignore[misc]
-    """The exponent may be of another type than the base."""
+    """The exponent may be of another type than the base, which is that of the result."""
 
     @classmethod
     def _impl_v7(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
         base, exponent = inputs[0], inputs[1]
         dtype = str(base.ty.dtype)
-        if isinstance(exponent, ir.GenericConst) and str(exponent.ty.dtype) != dtype:
-            exponent = relax.const(exponent.value.numpy().astype(dtype))
-        elif str(exponent.ty.dtype) != dtype:
-            exponent = bb.normalize(relax.op.astype(exponent, dtype))
-        if "int" in dtype:  # TVM has powers of floats alone
-            base, exponent = (bb.normalize(relax.op.astype(one, "float64")) for one in (base, exponent))
-            return relax.op.astype(bb.normalize(relax.op.power(base, exponent)), dtype)
-        return super()._impl_v7(bb, [base, exponent], attr, params)
+        if "int" not in dtype:
+            return super()._impl_v7(bb, [base, _cast(bb, exponent, dtype)], attr, params)
+        times = _integer_of(exponent) if exponent.ty.ndim <= base.ty.ndim else None
+        if times in (2, 3):  # ONNX Runtime's products of integers may wrap around
+            return functools.reduce(lambda a, b: bb.normalize(relax.op.multiply(a, b)), [base] * times)
+        # TVM has powers of floats alone; a fraction as exponent counts in full.
+        base, exponent = (_cast(bb, one, "float64") for one in (base, exponent))
+        return relax.op.astype(bb.normalize(relax.op.power(base, exponent)), dtype)
+
+
+def _cast(bb: Any, value: Any, dtype: str) -> Any:
+    if str(value.ty.dtype) == dtype:
+        return value
+    if isinstance(value, ir.GenericConst):
+        return relax.const(value.value.numpy().astype(dtype), dtype)
+    return bb.normalize(relax.op.astype(value, dtype))
+
+
+def _integer_of(value: Any) -> int | None:
+    """The one whole number of a constant; None for anything else."""
+    array = value.value.numpy() if isinstance(value, ir.GenericConst) else None
+    if array is None or array.size != 1 or not float(array.reshape(())).is_integer():
+        return None
+    return int(array.reshape(()))
 
 
 class _IsInf(onnx_frontend.IsInf):  # type: ignore[misc]

@@ -90,8 +90,8 @@ def branch(op: str, inputs: str, output: str) -> onnx.GraphProto:
     return helper.make_graph([node(op, inputs, output)], "branch", [], [result])
 
 
-def check(proto: Any) -> None:
-    """Everything `slipstream.compile` does but write."""
+def check(proto: Any, given: dict[str, Array] | None = None) -> None:
+    """Everything `slipstream.compile` does but write; inputs that are not `given` are random."""
     from slipstream.graph.build import apply_programs, build
     from slipstream.graph.prepare import prepare
 
@@ -100,7 +100,7 @@ def check(proto: Any) -> None:
     prepared, _ = prepare(loaded.module, target)
     built = build(apply_programs(prepared, target), target)
     run = TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs, 2)
-    verify(loaded, run, verification_inputs(loaded, None))
+    verify(loaded, run, verification_inputs(loaded, given))
 
 
 @compiles
@@ -497,6 +497,22 @@ def integers_and_booleans() -> onnx.ModelProto:
     inputs = {"a": (T.INT32, [4]), "b": (T.INT32, [4]), "c": (T.BOOL, [4]), "pixels": (T.UINT8, [2, 3])}
     types = {"sum": T.INT32, "not": T.BOOL, "chosen": T.INT32}
     return model(nodes, inputs, "sum not chosen float p", 13, types=types)
+
+
+@compiles
+def comparisons_of_booleans() -> onnx.ModelProto:
+    """LLVM would compare them as floats."""
+    nodes = [
+        node("Equal", "a b", "same"),
+        node("Equal", "same yes", "chosen"),
+        node("Equal", "mask chosen", "y"),
+        node("ReduceMax", "y last", "some", keepdims=0),
+        node("ReduceMin", "y", "every"),
+    ]
+    inputs = {"a": (T.BOOL, [4]), "b": (T.BOOL, [3, 1]), "mask": (T.BOOL, [3, 4])}
+    weights = {"yes": np.array(True), "last": integers(-1)}
+    types = dict.fromkeys(("same", "chosen", "y", "some", "every"), T.BOOL)
+    return model(nodes, inputs, "same chosen y some every", 20, weights, types)
 
 
 @compiles

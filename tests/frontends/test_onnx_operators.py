@@ -362,6 +362,32 @@ def test_functions_of_the_model_and_of_onnx() -> None:
     check(proto)
 
 
+# Base and exponent; a result that no integer holds is left to the processor, in ONNX Runtime too.
+POWERS: dict[str, tuple[Array, Array]] = {
+    "fractions": (np.array([2, 9, 3, 100, 0, 7], np.int32), np.array([0.5, 0.5, 1.5, -0.5, 0.3, -1], np.float32)),
+    "one fraction": (np.array([2, 9, 3, 100, 0, 7], np.int64), np.array(0.5, np.float32)),
+    "double": (np.array([2, 9, 3, 100, 1, 7], np.int32), np.array([0.5, -0.5, 1.5, 2.5, 0.3, -1], np.float64)),
+    "integers": (np.array([2, 3, -1, 1, 5, -2], np.int64), np.array([-1, 4, -3, -7, 20, 5], np.int32)),
+    "a square that wraps around": (np.array([100_000, -3, 7], np.int32), np.array(2, np.int32)),
+    "a float's": (np.array([2, 9, 3, 100, 0.5, 7], np.float32), np.array([0.5, 0.5, 1.5, -0.5, 2, -1], np.float64)),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("case", POWERS)
+def test_powers_of_mixed_types(case: str, known: bool) -> None:
+    base, exponent = POWERS[case]
+    types = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in (base, exponent)]
+    inputs: dict[str, tuple[int, list[Any]]] = {"a": (types[0], [*base.shape])}
+    if not known:
+        exponent = np.broadcast_to(exponent, base.shape)  # ONNX Runtime multiplies by itself for one number alone
+        inputs["b"] = (types[1], [*base.shape])
+        base = np.minimum(base, 1000)
+    weights = {"b": exponent} if known else {}
+    proto = model([node("Pow", "a b", "y")], inputs, "y", 13, weights, {"y": types[0]})
+    check(proto, {"a": base} if known else {"a": base, "b": np.ascontiguousarray(exponent)})
+
+
 def test_erf_in_half_precision() -> None:
     check(model([node("Erf", "x", "y")], {"x": (T.FLOAT16, [4, 9])}, "y", 13, types={"y": T.FLOAT16}))
 
