@@ -17,6 +17,7 @@ from tvm.relax.dpl import TupleGetItemPattern, is_const, is_op, rewrite_call, wi
 from slipstream.graph.relax_walk import with_main
 
 Array = np.ndarray[Any, Any]
+_RANK = 4
 
 
 def fold_batch_norm(mod: tvm.IRModule) -> tvm.IRModule:
@@ -45,11 +46,12 @@ def _rewrite(main: relax.Function, with_conv: bool, with_bias: bool) -> relax.Fu
                 relax.op.multiply(x, _constant(scale.reshape(axes), x)), _constant(shift.reshape(axes), x)
             )
         call = matched[conv]
-        if call.attrs.kernel_layout != "OIHW" or int(attributes.axis) != 1:
+        layouts = call.attrs.data_layout, call.attrs.kernel_layout, call.attrs.out_layout
+        if layouts != ("NCHW", "OIHW", "NCHW") or int(attributes.axis) != 1:
             return original
         if with_bias:
             offset = _value(matched[bias])
-            if offset.size not in (1, scale.size):
+            if not _is_for_channels(offset, scale.size):
                 return original
             shift = offset.reshape(-1) * scale + shift
         scaled = _constant(_value(matched[weight]) * scale.reshape(-1, 1, 1, 1), x)
@@ -64,10 +66,18 @@ def _scale_and_shift(statistics: list[Array], attributes: Any) -> tuple[Array, A
     return scale, (beta if attributes.center else 0.0) - mean * scale
 
 
+def _is_for_channels(offset: Array, channels: int) -> bool:
+    """Whether what is added to an image in NCHW is one number, or one for each channel."""
+    if offset.size == 1:
+        return offset.ndim <= _RANK
+    return offset.shape in ((channels, 1, 1), (1, channels, 1, 1))
+
+
 def _value(constant: Any) -> Array:
     value: Array = constant.value.numpy().astype(np.float64)
     return value
 
 
 def _constant(value: Array, like: Any) -> Any:
-    return relax.const(value.astype(str(like.ty.dtype)))
+    dtype = str(like.ty.dtype)
+    return relax.const(value.astype(dtype), dtype)

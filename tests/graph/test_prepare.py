@@ -17,6 +17,7 @@ from slipstream.graph.prepare import PASSES, prepare
 from slipstream.graph.relax_walk import bindings_of_main, is_call_tir, is_constant
 from slipstream.machine.target import resolve_target
 from tests.conftest import embedding_model
+from tests.frontends.test_onnx_models import check
 
 
 def conv_block(*, norm_first: bool = False) -> onnx.ModelProto:
@@ -79,6 +80,20 @@ def test_prepared_and_scheduled_blocks_compute_the_same(target, norm_first: bool
     run = TvmExecutor(built.executable, built.weights, model.inputs, model.outputs)
     checked = verify(model, run, verification_inputs(model, None))
     assert checked.outputs[0].max_relative < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (8, 1), (8, 1, 1), (1, 8, 1, 1), (8, 1, 1, 1)])
+def test_a_constant_between_convolution_and_batch_norm_is_added_along_its_own_axes(shape: tuple[int, ...]) -> None:
+    """It is a bias only if it is one number for each channel: here all axes of the image are as long."""
+    proto = conv_block()
+    added = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(added, "added"))
+    del proto.graph.node[-2:]
+    proto.graph.node[-1].input[0], proto.graph.node[-1].output[0] = "sum", "y"
+    proto.graph.node.insert(2, helper.make_node("Add", ["c", "added"], ["sum"]))
+    for value, extents in ((proto.graph.input[0], [8] * 4), (proto.graph.output[0], [8] * 4)):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, extents))
+    check(proto)
 
 
 def test_nothing_constant_is_left_to_compute_at_run_time(target) -> None:
