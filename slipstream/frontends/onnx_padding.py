@@ -10,14 +10,16 @@ from typing import Any
 
 import onnx
 
+from slipstream.frontends.onnx_values import names_read
+
 
 def merge_padding(graph: onnx.GraphProto) -> None:
     """Merge each Pad by zeros along spatial axes into the one Conv that reads it."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {node.output[0]: node for node in graph.node if node.op_type == "Pad"}
-    readers = Counter(name for node in graph.node for name in node.input)
+    readers = Counter(name for node in graph.node for name in names_read(node))
     readers.update(output.name for output in graph.output)
-    for conv in graph.node:
+    for conv in list(graph.node):
         pad = producers.get(conv.input[0]) if conv.op_type == "Conv" else None
         if pad is None or readers[pad.output[0]] != 1 or not _pads_itself(conv):
             continue
