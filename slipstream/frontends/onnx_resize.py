@@ -125,6 +125,8 @@ class Resize(onnx_frontend.Resize):  # type: ignore[misc]
     def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
         rule = _rule(attr)
         x = inputs[0]
+        if rule.mode != "nearest" and "int" in str(x.ty.dtype):
+            raise NotImplementedError(f"Resize of {x.ty.dtype} between elements is not supported")
         shape = np.array([int(extent) for extent in x.ty.shape])
         axes = [axis % len(shape) for axis in attr.get("axes", range(len(shape)))]
         policy = attr.get("keep_aspect_ratio_policy", b"stretch").decode()
@@ -233,7 +235,7 @@ def _resize_axis(bb: Any, x: Any, axis: int, taps: list[tuple[Array, Array]]) ->
     for indices, weights in taps:
         rows = bb.normalize(relax.op.take(x, relax.const(indices), axis, mode="clip"))
         if len(taps) > 1:
-            factor = relax.const(weights.reshape(-1, *[1] * behind).astype(dtype))
+            factor = relax.const(weights.reshape(-1, *[1] * behind).astype(dtype), dtype)
             rows = bb.normalize(relax.op.multiply(rows, factor))
         terms.append(rows)
     total = terms[0]

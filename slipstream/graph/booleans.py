@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tvm import ir, relax, te, topi
@@ -24,10 +24,11 @@ _BINARY: dict[str, Callable[..., te.Tensor]] = {
 _REDUCTIONS: dict[str, Callable[..., te.Tensor]] = {"relax.max": topi.max, "relax.min": topi.min}
 
 
-def with_booleans(legalizers: dict[str, Legalizer]) -> dict[str, Legalizer]:
+def with_booleans(legalizers: Mapping[str, Legalizer]) -> dict[str, Legalizer]:
     """`legalizers` and, for operators that booleans may be given to, those that compute with them in bytes."""
     functions = _BINARY | _REDUCTIONS
-    return legalizers | {name: _legalizer(name, function, legalizers.get(name)) for name, function in functions.items()}
+    ours = {name: _legalizer(name, function, legalizers.get(name)) for name, function in functions.items()}
+    return {**legalizers, **ours}
 
 
 def _legalizer(name: str, function: Callable[..., te.Tensor], other: Legalizer | None) -> Legalizer:

@@ -154,6 +154,22 @@ def padding_by_zero_before_a_max_pool() -> onnx.ModelProto:
 
 
 @compiles
+def padding_that_a_branch_reads_too() -> onnx.ModelProto:
+    """It stays, although one convolution alone reads it beside the branch; those in a row are merged."""
+    nodes = [
+        node("Pad", "x pads", "p"),
+        node("Conv", "p w", "c"),
+        node("If", "go", "y", then_branch=branch("Relu", "p", "a"), else_branch=branch("Neg", "p", "b")),
+        node("Pad", "c pads", "q"),
+        node("Conv", "q w", "d"),
+        node("Pad", "d pads", "r"),
+        node("Conv", "r w", "z"),
+    ]
+    weights = {"pads": integers(0, 0, 1, 1, 0, 0, 1, 1), "w": weight(3, 3, 3, 3)}
+    return model(nodes, IMAGE | {"go": (T.BOOL, [])}, "y z", 13, weights)
+
+
+@compiles
 def nhwc_of_tf2onnx() -> onnx.ModelProto:
     nodes = [
         node("Transpose", "x", "t", perm=[0, 3, 1, 2]),
@@ -524,8 +540,15 @@ def half_precision() -> onnx.ModelProto:
 
 @compiles
 def double_precision() -> onnx.ModelProto:
-    nodes = [node("MatMul", "x w", "m"), node("Sigmoid", "m", "y"), node("Softmax", "m", "z")]
-    weights = {"w": weight(5, 4).astype(np.float64)}
+    nodes = [
+        node("MatMul", "x w", "m"),
+        node("BatchNormalization", "m g s s g", "n"),
+        node("Sigmoid", "n", "y"),
+        node("Softmax", "m", "z"),
+    ]
+    weights = {
+        name: value.astype(np.float64) for name, value in (("w", weight(5, 4)), ("g", positive(4)), ("s", weight(4)))
+    }
     return model(nodes, {"x": (T.DOUBLE, [3, 5])}, "y z", 13, weights, {"y": T.DOUBLE, "z": T.DOUBLE})
 
 
@@ -578,6 +601,14 @@ def region_of_interest() -> onnx.ModelProto:
 def antialiasing() -> onnx.ModelProto:
     nodes = [node("Resize", "x - scales", "y", mode="linear", antialias=1)]
     return model(nodes, IMAGE, "y", 18, {"scales": np.array([1, 1, 0.5, 0.5], np.float32)})
+
+
+@refuses(UnsupportedModelError, "Resize of uint8 between elements")
+def resize_of_integers() -> onnx.ModelProto:
+    """Fractions as weights would be cut off."""
+    nodes = [node("Resize", "x - scales", "y", mode="linear")]
+    weights = {"scales": np.array([1, 1, 1.5, 2], np.float32)}
+    return model(nodes, {"x": (T.UINT8, [1, 3, 4, 4])}, "y", 13, weights, {"y": T.UINT8})
 
 
 @refuses(ShapeError, "dynamic in axis 0 (batch), 1 (seq)")
