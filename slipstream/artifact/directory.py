@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slipstream.artifact.manifest import FILE_NAME
 from slipstream.errors import ArtifactError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_MOUNTS = Path("/proc/self/mountinfo")
+# File systems that cannot swap two directories, and overlays, which cannot move one of a lower layer.
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 
 
 @contextmanager
 def replace_directory(destination: Path) -> Iterator[Path]:
     """A staging directory beside `destination` that takes its place when the block ends well.
 
-    Killed at any moment, `destination` holds the previous artifact or the new one, nothing in between.
+    Killed at any moment, `destination` holds the previous artifact or the new one, nothing in between. Where the file
+    system cannot swap directories there is a moment without either: killed there, the next call puts the previous one
+    back. A link stays, and what it leads to is replaced.
     """
     check_destination(destination)
-    destination = destination.absolute()
-    _remove_stale(destination)
-    staging = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
+    given, destination = destination, _real(destination)
     try:
-        staging.mkdir(parents=True)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _tidy(destination)
+        staging, lock = _make_staging(destination)
     except OSError as error:
-        raise ArtifactError(f"cannot write {destination}: {_reason(error)}; choose another -o") from error
+        raise ArtifactError(f"cannot write {given}: {_reason(error)}; choose another -o") from error
     try:
         yield staging
         _take_place(staging, destination)
     except OSError as error:
-        raise ArtifactError(f"cannot write {destination}: {_reason(error)}") from error
+        raise ArtifactError(f"cannot write {given}: {_reason(error)}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        os.close(lock)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -56,17 +63,43 @@ def artifact_in(directory: Path) -> Path:
 
 def check_destination(destination: Path) -> None:
     """Refuse, before any work is done, a destination that cannot or should not be written."""
-    destination = destination.absolute()
+    given, destination = destination.absolute(), _real(destination)
     if destination.exists():
         if not destination.is_dir():
-            raise ArtifactError(f"{destination} is a file: give a directory for the compiled model")
-        if any(destination.iterdir()) and not (destination / FILE_NAME).is_file():
+            raise ArtifactError(f"{given} is a file: give a directory for the compiled model")
+        if _is_mount_point(destination):
             raise ArtifactError(
-                f"{destination} is not empty and not a compiled model: choose another directory, or empty this one"
+                f"{given} is a mount point, which cannot be replaced in one step: "
+                f"choose a directory in it, such as {given / 'model'}"
+            )
+        is_artifact = (destination / FILE_NAME).is_file() or is_set_aside(destination)
+        if any(destination.iterdir()) and not is_artifact:
+            raise ArtifactError(
+                f"{given} is not empty and not a compiled model: choose another directory, or empty this one"
             )
     parent = next(p for p in destination.parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ArtifactError(f"cannot write {destination}: {parent} is not a writable directory; choose another -o")
+        raise ArtifactError(f"cannot write {given}: {parent} is not a writable directory; choose another -o")
+
+
+def is_set_aside(destination: Path) -> bool:
+    """Whether an artifact was taken away to make room for the next one, which is not there yet."""
+    destination = _real(destination)
+    return not (destination / FILE_NAME).is_file() and bool(_beside(destination, "previous"))
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _is_mount_point(path: Path) -> bool:
+    """Directories of the same file system that are mounted elsewhere (bind mounts) are in the kernel's list alone."""
+    if os.path.ismount(path):
+        return True
+    with suppress(OSError):
+        places = (line.split(" ")[4] for line in _MOUNTS.read_text().splitlines())
+        return str(path) in (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place) for place in places)
+    return False
 
 
 def _take_place(staging: Path, destination: Path) -> None:
@@ -76,13 +109,44 @@ def _take_place(staging: Path, destination: Path) -> None:
     try:
         _exchange(staging, destination)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+        if error.errno not in _CANNOT_EXCHANGE:
             raise
-        # This file system cannot swap two directories: a moment without either is the best there is.
-        previous = staging.with_name(f"{staging.name}-previous")
-        destination.rename(previous)
-        staging.rename(destination)
+        previous = staging.with_name(staging.name.replace(".partial-", ".previous-"))
+        try:
+            _take_away(destination, previous)
+            staging.rename(destination)
+        except BaseException:
+            _put_back(previous, destination)
+            raise
         shutil.rmtree(previous, ignore_errors=True)
+
+
+def _take_away(destination: Path, previous: Path) -> None:
+    """Move a directory; where it cannot be moved, what is in it."""
+    try:
+        destination.rename(previous)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        previous.mkdir()
+        for path in sorted(destination.iterdir(), key=_is_content):
+            shutil.move(path, previous / path.name)
+
+
+def _put_back(previous: Path, destination: Path) -> None:
+    if not previous.exists():
+        return
+    if not destination.exists():
+        previous.rename(destination)
+        return
+    for path in sorted(previous.iterdir(), key=_is_content, reverse=True):
+        shutil.move(path, destination / path.name)
+    previous.rmdir()
+
+
+def _is_content(path: Path) -> bool:
+    """All but the manifest, which leaves first and comes back last: a directory that has one has all of it."""
+    return path.name != FILE_NAME
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -94,22 +158,63 @@ def _exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _remove_stale(destination: Path) -> None:
-    """Drop what killed compiles left beside `destination`."""
-    for path in destination.parent.glob(f".{destination.name}.partial-*"):
-        match = re.search(r"partial-(\d+)$", path.name)
-        if match and not _alive(int(match[1])):
-            shutil.rmtree(path, ignore_errors=True)
+def _make_staging(destination: Path) -> tuple[Path, int]:
+    """A new directory and a descriptor that holds its lock, which a process that is killed loses.
 
-
-def _alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
+    Process numbers would not tell who is alive: in containers every process may have the same.
+    """
+    while True:
+        staging = destination.with_name(f".{destination.name}.partial-{secrets.token_hex(4)}")
+        staging.mkdir()
         try:
-            os.kill(pid, 0)
-        except PermissionError:
-            return True
-        return True
-    return False
+            lock = os.open(staging, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        with suppress(OSError):  # without locks on this file system nobody takes it for one that was left behind
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if staging.exists():  # before it was locked, another process may have tidied it away
+            return staging, lock
+        os.close(lock)
+
+
+def _tidy(destination: Path) -> None:
+    """Drop what killed compiles left beside `destination`; put back what one took away and did not replace."""
+    for path in _beside(destination, "previous"):
+        with _left_behind(path.with_name(path.name.replace(".previous-", ".partial-"))) as abandoned:
+            if abandoned and (destination / FILE_NAME).is_file():
+                shutil.rmtree(path, ignore_errors=True)
+            elif abandoned:
+                _put_back(path, destination)
+    for path in _beside(destination, "partial"):
+        with _left_behind(path) as abandoned:
+            if abandoned:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _beside(destination: Path, kind: str) -> list[Path]:
+    start = f".{destination.name}.{kind}-"
+    with suppress(OSError):
+        return [path for path in destination.parent.iterdir() if path.name.startswith(start)]
+    return []
+
+
+@contextmanager
+def _left_behind(staging: Path) -> Iterator[bool]:
+    """Whether a staging directory is gone, or no process has its lock: then nobody gets it until the block ends."""
+    try:
+        descriptor = os.open(staging, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        yield isinstance(error, FileNotFoundError)
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

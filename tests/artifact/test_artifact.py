@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -21,6 +22,8 @@ import tvm
 from onnx import TensorProto, helper
 
 import slipstream
+from slipstream.artifact import directory as artifact_directory
+from slipstream.artifact.directory import replace_directory
 from slipstream.artifact.manifest import Manifest
 from slipstream.artifact.runtime import check_indices
 from slipstream.errors import ArtifactError, InputError, VerificationError
@@ -221,6 +224,152 @@ def test_a_killed_compile_leaves_the_previous_artifact_and_the_next_one_cleans_u
     assert (tmp_path / "out" / "manifest.json").read_text() == before
     assert len(list(tmp_path.iterdir())) == 2
     slipstream.compile(small_model(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _processes(script: str, *arguments: object, namespaces: str = "") -> subprocess.CompletedProcess[str]:
+    """Python code in a process with new namespaces (options of unshare), skipped where these are not allowed."""
+    if namespaces and subprocess.run(["unshare", namespaces, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("new namespaces are not allowed here")
+    prefix = ["unshare", namespaces, "--"] if namespaces else []
+    command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+REPLACE = (
+    "import sys, os\n"
+    "from slipstream.artifact.directory import replace_directory\n"
+    "from pathlib import Path\n"
+    "def replace(name, text, end=lambda: None):\n"
+    "    with replace_directory(Path(name)) as staging:\n"
+    "        (staging / 'manifest.json').write_text(text)\n"
+    "        end()\n"
+    "def kill(): os._exit(9)  # the first process of a container cannot send itself the signal\n"
+)
+
+
+def test_a_kill_in_a_container_does_not_keep_later_ones_with_the_same_process_number_from_compiling(
+    tmp_path: Path,
+) -> None:
+    """Each has number 1, as the first process of a container has."""
+    out = tmp_path / "out"
+    for _ in range(2):
+        done = _processes(REPLACE + "replace(sys.argv[1], 'half', kill)", out, namespaces="-Urpf")
+        assert done.returncode == 9, done.stderr
+    done = _processes(REPLACE + "replace(sys.argv[1], str(os.getpid()))", out, namespaces="-Urpf")
+    assert done.returncode == 0, done.stderr
+    assert (out / "manifest.json").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_compile_under_way_is_not_tidied_away_by_another(tmp_path: Path) -> None:
+    out = tmp_path / "out [1]"
+    with replace_directory(out) as first:
+        (first / "manifest.json").write_text("first")
+        with replace_directory(out) as second:
+            (second / "manifest.json").write_text("second")
+        assert (out / "manifest.json").read_text() == "second"
+        assert first.is_dir()
+    assert (out / "manifest.json").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out [1]"]
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(small_artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    shutil.copytree(small_artifact, tmp_path / "disk" / "out")
+    (tmp_path / "disk" / "out" / "old").touch()
+    (tmp_path / "link").symlink_to("disk/out")
+    slipstream.compile(small_model(), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert not (tmp_path / "disk" / "out" / "old").exists()
+    assert (tmp_path / "disk" / "out" / "manifest.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("options", ["--bind OTHER", "-t tmpfs none"])
+def test_a_mount_point_is_refused_before_any_work(options: str, tmp_path: Path) -> None:
+    """A bind mount of the same file system has the same device as its parent."""
+    (tmp_path / "with space").mkdir()
+    (tmp_path / "other").mkdir()
+    script = REPLACE + (
+        "import subprocess, slipstream\n"
+        "out = sys.argv[1]\n"
+        "subprocess.run(['mount', *sys.argv[2:], out], check=True)\n"
+        "from slipstream.errors import ArtifactError\n"
+        "try: slipstream.compile('zoo:no such model', out)\n"
+        "except ArtifactError as error: print(error)\n"
+        "replace(out + '/model', 'below it')\n"
+        "print((Path(out) / 'model' / 'manifest.json').read_text())\n"
+    )
+    given = options.replace("OTHER", str(tmp_path / "other")).split(" ")
+    done = _processes(script, tmp_path / "with space", *given, namespaces="-Urm")
+    refused, _, rest = done.stdout.partition("\n")
+    assert "is a mount point" in refused, done.stderr
+    assert f"such as {tmp_path / 'with space' / 'model'}" in refused
+    assert rest == "below it\n"
+
+
+@pytest.mark.parametrize("end", ["", ", fail"])
+def test_an_artifact_in_a_lower_layer_is_replaced_or_stays(end: str, tmp_path: Path) -> None:
+    """As one of a container's image: such a directory cannot be moved."""
+    for name in ("lower/out", "upper", "work", "merged"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "lower" / "out" / "manifest.json").write_text("old")
+    (tmp_path / "lower" / "out" / "weights.bin").write_text("old")
+    script = REPLACE + (
+        "import subprocess\n"
+        "top = Path(sys.argv[1])\n"
+        "def fail():\n"
+        "    (staging,) = (top / 'merged').glob('.out.partial-*')\n"
+        "    (staging / 'manifest.json').unlink()\n"
+        "    staging.rmdir()\n"
+        "layers = f'lowerdir={top}/lower,upperdir={top}/upper,workdir={top}/work,userxattr'\n"
+        "if subprocess.run(['mount', '-t', 'overlay', 'overlay', '-o', layers, top / 'merged']).returncode:\n"
+        "    sys.exit('no overlay')\n"
+        f"try: replace(top / 'merged' / 'out', 'new'{end})\n"
+        "except Exception as error: print(error, file=sys.stderr)\n"
+        "print(sorted((p.name, p.read_text()) for p in (top / 'merged' / 'out').iterdir()), os.listdir(top/'merged'))\n"
+    )
+    done = _processes(script, tmp_path, namespaces="-Urm")
+    if "no overlay" in done.stderr:
+        pytest.skip("overlays cannot be mounted here")
+    old = "[('manifest.json', 'old'), ('weights.bin', 'old')] ['out']\n"
+    assert done.stdout == (old if end else "[('manifest.json', 'new')] ['out']\n"), done.stderr
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
+def test_where_directories_cannot_be_swapped_a_failure_leaves_the_previous_one(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIMULATES such a file system; the failure is real: what was to take the place has vanished."""
+
+    def cannot(one: Path, other: Path) -> None:
+        raise OSError(code, "not here")
+
+    monkeypatch.setattr(artifact_directory, "_exchange", cannot)
+    out = tmp_path / "out"
+    for text in ("old", "new"):
+        with replace_directory(out) as staging:
+            (staging / "manifest.json").write_text(text)
+        assert (out / "manifest.json").read_text() == text
+    with pytest.raises(ArtifactError, match="cannot write"), replace_directory(out) as staging:
+        staging.rmdir()
+    assert (out / "manifest.json").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("moved", ["whole", "in part"])
+def test_what_a_kill_left_aside_is_put_back(moved: str, tmp_path: Path) -> None:
+    out, aside = tmp_path / "out", tmp_path / ".out.previous-0123"
+    aside.mkdir()
+    (aside / "manifest.json").write_text("old")
+    (tmp_path / ".out.partial-0123").mkdir()
+    (out if moved == "in part" else aside).mkdir(exist_ok=True)
+    ((out if moved == "in part" else aside) / "weights.bin").write_text("old")
+    with pytest.raises(ZeroDivisionError), replace_directory(out):
+        raise ZeroDivisionError
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "weights.bin"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
