@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.directory import artifact_in
-from slipstream.artifact.manifest import Manifest, Part, checksum
+from slipstream.artifact.directory import artifact_in, is_set_aside
+from slipstream.artifact.manifest import FILE_NAME, Manifest, Part, checksum
 from slipstream.artifact.partitioned import PartitionedExecutor
 from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmExecutor
 from slipstream.artifact.shape_dispatch import ShapeDispatcher
 from slipstream.artifact.weights import map_weights
-from slipstream.errors import ArtifactError, MissingDependencyError
+from slipstream.errors import ArtifactError, MissingDependencyError, SlipstreamError
 from slipstream.frontends.inputs import Array, TensorSpec, feed_of
 from slipstream.frontends.shape_variants import fit_arrays
 from slipstream.machine.cuda import find_device
@@ -23,6 +24,10 @@ from slipstream.machine.target import available_cores, lacking_features
 from slipstream.runtime.library import ModelLibrary
 from slipstream.runtime.onnx_session import OnnxSession
 from slipstream.tvm_bridge.native_output import quiet_native_code
+
+# An artifact may be replaced while it is loaded.
+_ATTEMPTS = 3
+_REPLACE_SECONDS = 0.1
 
 
 class CompiledModel:
@@ -72,7 +77,37 @@ class CompiledModel:
 def load(directory: str | Path, *, threads: int | None = None, pad: bool | None = None) -> CompiledModel:
     """Load what `compile` or `tune` wrote. `threads` defaults to what the model was compiled for, or to the cores that
     this process may use if these are fewer. `pad=False` refuses inputs that a model would fill up to a larger shape."""
-    directory = artifact_in(Path(directory))
+    for attempt in range(_ATTEMPTS):
+        before = _stamp(Path(directory))
+        try:
+            model = _load(artifact_in(Path(directory)), threads, pad)
+        except SlipstreamError:
+            if attempt == _ATTEMPTS - 1 or not _was_replaced(Path(directory), before):
+                raise
+        else:
+            if _stamp(Path(directory)) == before:
+                return model
+            model.close()  # its code may be of one artifact and its weights of another
+    raise ArtifactError(f"{directory} is replaced again and again: load it when that has ended")
+
+
+def _stamp(directory: Path) -> tuple[int, ...] | None:
+    """What tells an artifact from the one that takes its place; None if there is none."""
+    try:
+        manifest = (artifact_in(directory) / FILE_NAME).stat()
+    except OSError:
+        return None
+    return manifest.st_dev, manifest.st_ino, manifest.st_mtime_ns
+
+
+def _was_replaced(directory: Path, before: tuple[int, ...] | None) -> bool:
+    """Whether an artifact is no longer the one of `before`; where it is just being replaced, after a moment."""
+    if is_set_aside(directory) or is_set_aside(directory / "model"):
+        time.sleep(_REPLACE_SECONDS)
+    return _stamp(directory) != before
+
+
+def _load(directory: Path, threads: int | None, pad: bool | None) -> CompiledModel:
     manifest = check_artifact(directory)
     if pad and not manifest.pad:
         raise ArtifactError(f"{directory} does not fill inputs up: compile it with several shapes and --pad")
@@ -203,5 +238,9 @@ def _check_files(directory: Path, manifest: Manifest) -> None:
         path = directory / name
         if not path.is_file():
             raise ArtifactError(f"{directory} is damaged ({name} is missing): compile the model again")
-        if checksum(path) != expected:
+        try:
+            found = checksum(path)
+        except OSError as error:
+            raise ArtifactError(f"{directory} cannot be read ({error}): repair this, or compile it again") from error
+        if found != expected:
             raise ArtifactError(f"{directory} is damaged ({name} has changed): compile the model again")

@@ -191,6 +191,49 @@ def test_recompiling_replaces_the_artifact_as_a_whole(small_artifact: Path, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_loading_while_artifacts_are_replaced_gives_one_of_them(
+    small_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two have code of the same name with other weights. With and without a file system that swaps directories."""
+    twice = small_model()
+    twice.graph.initializer[0].raw_data = (
+        2 * np.frombuffer(twice.graph.initializer[0].raw_data, np.float32)
+    ).tobytes()
+    slipstream.compile(twice, tmp_path / "twice")
+    x = np.full((1, 3, 8, 8), 9.0, np.float32)
+    results = [slipstream.load(path)(x)[0] for path in (small_artifact, tmp_path / "twice")]
+    out, until, replaced = tmp_path / "out", time.monotonic() + 4, []
+    shutil.copytree(small_artifact, out)
+
+    def replace() -> None:
+        while time.monotonic() < until:
+            if time.monotonic() > until - 2:
+                monkeypatch.setattr(artifact_directory, "_exchange", cannot_exchange)
+            source = (tmp_path / "twice", small_artifact)[len(replaced) % 2]
+            with replace_directory(out) as staging:
+                shutil.copytree(source, staging, dirs_exist_ok=True)
+            replaced.append(source)
+            time.sleep(0.03)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    loaded = 0
+    try:
+        while thread.is_alive():
+            with slipstream.load(out) as model:
+                result = model(x)[0]
+            assert any(np.array_equal(result, each) for each in results)
+            loaded += 1
+    finally:
+        thread.join()
+    assert loaded > 20
+    assert len(replaced) > 20
+
+
+def cannot_exchange(one: Path, other: Path) -> None:
+    raise OSError(errno.EINVAL, "not here")
+
+
 def test_artifacts_with_an_earlier_thread_pool_run_beside_later_ones(
     small_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
