@@ -26,6 +26,10 @@ class Outputs(tuple[Any, ...]):
         self.names = tuple(names)
         return self
 
+    def __getnewargs__(self) -> Any:
+        """What a copy is made from, and one in another process."""
+        return tuple(self), self.names
+
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             if key not in self.names:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -63,6 +65,13 @@ def test_inputs_by_position_keyword_and_mapping_outputs_by_name(tiny_artifact: P
     np.testing.assert_array_equal(first, model(input=image)[0])
     np.testing.assert_array_equal(first, model({"input": image})["logits"])
     np.testing.assert_array_equal(first, model(np.asfortranarray(image))[0])
+
+
+def test_outputs_can_be_copied_and_sent_to_other_processes(tiny_artifact: Path, image: np.ndarray) -> None:
+    outputs = slipstream.load(tiny_artifact)(image)
+    for same in (pickle.loads(pickle.dumps(outputs)), copy.copy(outputs), copy.deepcopy(outputs)):
+        assert type(same) is type(outputs)
+        np.testing.assert_array_equal(same["logits"], outputs[0])
 
 
 def test_dlpack_in_dlpack_out(tiny_artifact: Path, image: np.ndarray) -> None:
