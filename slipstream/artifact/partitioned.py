@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ class PartitionedExecutor(Executor):
         super().__init__(inputs, outputs)
         self._parts = [(part, _CompiledPart(part, run) if isinstance(run, Executor) else run) for part, run in parts]
         self._given = [spec.name for spec in inputs]
+        # Lists, whose `append` and `pop` are atomic: a lock could be held by another thread when the process forks.
+        self._open = [run for _, run in self._parts]  # none once they are closed
+        self._calls: list[None] = []  # that run now
         self._closed = False
 
     @property
@@ -37,24 +41,37 @@ class PartitionedExecutor(Executor):
         return dense_array(spec, value)
 
     def _run(self, tensors: list[Any], same: object = None) -> list[Any]:
-        if self._closed:
-            raise ArtifactError("the model was closed: load it again")
-        values = dict(zip(self._given, tensors, strict=True))
+        self._calls.append(None)
+        try:
+            if self._closed:
+                raise ArtifactError("the model was closed: load it again")
+            return self._run_parts(dict(zip(self._given, tensors, strict=True)))
+        finally:
+            self._calls.pop()
+            if self._closed:
+                self._close_unused()
+
+    def _run_parts(self, values: dict[str, Any]) -> list[Any]:
         for part, run in self._parts:
             try:
                 values.update(run.run(values))
             except Exception as error:
                 if isinstance(run, _CompiledPart):
                     raise
-                said = str(error).strip().splitlines()[0]
+                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {said}") from error
         # An output that is an input must not be the caller's own memory.
         return [values[spec.name].copy() if spec.name in self._given else values[spec.name] for spec in self.outputs]
 
     def close(self) -> None:
+        """Give back what the parts hold; calls of other threads end as usual, the last of them gives it back."""
         self._closed = True
-        for _, run in self._parts:
-            run.close()
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        while not self._calls and self._open:
+            with suppress(IndexError):  # another thread may have done it
+                self._open.pop().close()
 
 
 class _CompiledPart:

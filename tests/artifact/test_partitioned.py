@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,10 @@ import pytest
 import slipstream
 from slipstream.artifact import verify
 from slipstream.artifact.bench import BACK_TO_BACK, bench
-from slipstream.artifact.manifest import Manifest
+from slipstream.artifact.manifest import Manifest, Part
+from slipstream.artifact.partitioned import PartitionedExecutor
 from slipstream.errors import ArtifactError, ModelError, UnsupportedModelError, VerificationError
-from slipstream.frontends.inputs import random_inputs
+from slipstream.frontends.inputs import TensorSpec, random_inputs
 from slipstream.frontends.model import Model
 from slipstream.frontends.output_files import arrays_of
 from slipstream.session.asked_models import AskedModel
@@ -62,6 +65,46 @@ def test_computes_what_onnxruntime_computes(make: Callable[[], onnx.ModelProto],
                         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
                     else:
                         np.testing.assert_array_equal(one, other)
+
+
+def test_closing_while_others_call(detector: Path) -> None:
+    said: list[str] = []
+    for _ in range(20):
+        model = slipstream.load(detector, threads=1)
+        feed = random_inputs(model.inputs, np.random.default_rng(0))
+        expected = model(feed)["found"]
+
+        def call(
+            model: slipstream.CompiledModel = model, feed: Feed = feed, expected: np.ndarray[Any, Any] = expected
+        ) -> None:
+            try:
+                while True:
+                    np.testing.assert_array_equal(model(feed)["found"], expected)
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {error}")
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01)
+        model.close()
+        for thread in threads:
+            thread.join()
+    assert said == ["ArtifactError: the model was closed: load it again"] * 60
+
+
+def test_a_part_that_fails_without_a_word() -> None:
+    """As ONNX Runtime's bindings do when memory runs out."""
+
+    class Fails:
+        def run(self, values: Feed) -> Feed:
+            raise MemoryError
+
+    (spec,) = inputs = (TensorSpec("x", (2,), "float32"),)
+    part = Part("part0", "part0.onnx", inputs, inputs)
+    model = PartitionedExecutor([(part, Fails())], inputs, inputs)
+    with pytest.raises(ArtifactError, match="ONNX Runtime failed in part0 of the model: MemoryError"):
+        model(np.zeros(spec.shape, np.float32))
 
 
 def test_a_result_of_any_size(detector: Path) -> None:
