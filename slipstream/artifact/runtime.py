@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -203,8 +204,9 @@ class TvmExecutor(Executor):
 
     def _to_device(self, spec: TensorSpec, value: Any) -> Any:
         _check(spec, value)
-        if self._on_gpu and not isinstance(value, np.ndarray) and value.__dlpack_device__() != CPU:
-            tensor = self._from_dlpack(value)
+        if self._on_gpu and not is_on_host(spec, value):
+            with _readable(spec):
+                tensor = self._from_dlpack(_detached(value))
             check_indices(spec, tensor)
             return tensor
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
@@ -216,9 +218,43 @@ def dense_array(spec: TensorSpec, value: Any) -> Array:
     # A call of a small model takes no longer than to write the name of an array's type.
     if not (isinstance(value, np.ndarray) and value.shape == spec.shape and value.dtype == spec.dtype):
         _check(spec, value)
-    array = np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
+    array = host_array(spec, value)
     check_indices(spec, array)
     return np.asarray(array, order="C")
+
+
+def host_array(spec: TensorSpec, value: Any) -> Array:
+    """An input as an array on the same memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    with _readable(spec):
+        return np.from_dlpack(_detached(value))
+
+
+def is_on_host(spec: TensorSpec, value: Any) -> bool:
+    """Whether an input is in the CPU's memory."""
+    if isinstance(value, np.ndarray):
+        return True
+    with _readable(spec):
+        return bool(value.__dlpack_device__() == CPU)
+
+
+def _detached(value: Any) -> Any:
+    """PyTorch gives away no tensor that takes part in its differentiation; compiled code does not."""
+    return value.detach() if getattr(value, "requires_grad", False) else value
+
+
+@contextmanager
+def _readable(spec: TensorSpec) -> Iterator[None]:
+    """What a tensor raises that has no memory, or none that can be read here, as an error of ours."""
+    try:
+        yield
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(
+            f"the memory of input {spec.name!r} cannot be read here ({said}): give a dense tensor that is in the CPU's "
+            "memory, or a NumPy array"
+        ) from error
 
 
 def check_tensor(spec: TensorSpec, value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.artifact.padding import Padding, Shape
-from slipstream.artifact.runtime import CPU, Executor, Outputs, check_tensor
+from slipstream.artifact.runtime import Executor, Outputs, check_tensor, host_array, is_on_host
 from slipstream.errors import InputError
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.shape_variants import shape_labels
@@ -83,8 +83,6 @@ class ShapeDispatcher(Executor):
 
 
 def _host_array(spec: TensorSpec, value: Any) -> Array:
-    if isinstance(value, np.ndarray):
-        return value
-    if value.__dlpack_device__() != CPU:
+    if not is_on_host(spec, value):
         raise InputError(f"input {spec.name!r} is on a GPU, where inputs are not filled up: fill it up before the call")
-    return np.from_dlpack(value)
+    return host_array(spec, value)

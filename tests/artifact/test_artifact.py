@@ -81,6 +81,23 @@ def test_dlpack_in_dlpack_out(tiny_artifact: Path, image: np.ndarray) -> None:
     np.testing.assert_array_equal(returned.numpy(), model(image)[0])
 
 
+def test_a_tensor_of_pytorch_that_requires_its_gradient(tiny_artifact: Path, image: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    model = slipstream.load(tiny_artifact)
+    returned = torch.from_dlpack(model(torch.from_numpy(image.copy()).requires_grad_())[0])
+    np.testing.assert_array_equal(returned.numpy(), model(image)[0])
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_a_tensor_without_memory_that_can_be_read(tiny_artifact: Path, image: np.ndarray, kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.from_numpy(image)
+    tensor = tensor.to("meta") if kind == "meta" else tensor.to_sparse()
+    with pytest.raises(InputError, match=r"memory of input 'input' cannot .*: give a dense tensor") as refused:
+        slipstream.load(tiny_artifact)(tensor)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

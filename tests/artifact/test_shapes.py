@@ -60,6 +60,16 @@ def feed(batch: int, length: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def test_tensors_that_are_filled_up(padded: tuple[onnx.ModelProto, Path]) -> None:
+    torch = pytest.importorskip("torch")
+    model = slipstream.load(padded[1])
+    arrays = feed(3, 5)
+    tensors = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in arrays.items()}
+    np.testing.assert_array_equal(model(arrays)["y"], np.from_dlpack(model(tensors)["y"]))
+    with pytest.raises(InputError, match="memory of input 'x' cannot be read here"):
+        model({name: tensor.to("meta") for name, tensor in tensors.items()})
+
+
 def test_every_shape_up_to_the_largest_computes_what_onnxruntime_computes(padded: tuple[Any, Path]) -> None:
     model, out = padded
     session = onnxruntime.InferenceSession(model.SerializeToString())
