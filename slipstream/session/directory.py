@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from slipstream.artifact.directory import replace_text
 from slipstream.errors import SlipstreamError
 from slipstream.frontends.inputs import Array
 from slipstream.store import PostgresUrl, Store, StoreLocation, store_location
+from slipstream.store.ownership import hold
 
 STORE, MODEL, SESSION, INPUTS = "store.db", "model", "session.json", "inputs.npz"
+LOCK = "session.lock"  # held by the process that begins a session
 
 
 class SessionDirectoryError(SlipstreamError):
@@ -106,11 +109,20 @@ def check_new(path: Path) -> None:
         raise SessionDirectoryError(
             f"{path} already holds a session: 'slipstream resume {path}' goes on with it, or choose another -o"
         )
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and any(file.name != LOCK for file in path.iterdir()):
         raise SessionDirectoryError(f"{path} is not empty: choose another directory, or empty this one")
     parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise SessionDirectoryError(f"cannot write {path}: {parent} is not a writable directory; choose another -o")
+
+
+@contextmanager
+def beginning(path: Path) -> Iterator[None]:
+    """Make the folder of a new session and keep others from beginning one there until the block ends."""
+    path.mkdir(parents=True, exist_ok=True)
+    with hold(path / LOCK, str(path)):
+        check_new(path)  # another process may have begun one since that was checked
+        yield
 
 
 def open_store(directory: SessionDirectory, *, read_only: bool = False) -> Store:

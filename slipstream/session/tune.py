@@ -21,7 +21,7 @@ from slipstream.measure.choose import check_fleet, check_gpu, check_rpc, startin
 from slipstream.plugins import Plugins
 from slipstream.session.asked_models import ask, ask_again, is_several, read_models
 from slipstream.session.budget import BUDGET, Budget
-from slipstream.session.directory import STORE, SessionDirectory, check_new, open_store
+from slipstream.session.directory import STORE, SessionDirectory, beginning, check_new, open_store
 from slipstream.session.events import Event, Snapshot, Watcher
 from slipstream.session.history import count_answered
 from slipstream.session.models import SessionModel, fingerprint_of, session_operators, title_of
@@ -292,8 +292,7 @@ def _new_session(
     from slipstream.session.operator_trials import operator_record
 
     fingerprint = fingerprint_of(models)
-    output.mkdir(parents=True, exist_ok=True)
-    with Store.open(store) as opened:
+    with beginning(output), Store.open(store) as opened:
         hardware = opened.add_hardware(described)
         opened.add_model(fingerprint, title_of(models), ", ".join(one.model.source for one in models))
         opened.add_operators(map(operator_record, operators))

@@ -1,4 +1,4 @@
-"""One process per session: a lock that the operating system takes back when its owner dies, however it dies."""
+"""One process per session, and per folder of one: a lock that the operating system takes back when its owner dies, however it dies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
@@ -21,13 +21,17 @@ from slipstream.store.location import without_password
 _TRY_SECONDS, _POLL_SECONDS = 0.2, 0.01
 
 
-@contextmanager
-def own(store: Path, session: str) -> Iterator[None]:
-    """Hold the session until the block ends; SessionBusyError names whoever holds it already.
+def own(store: Path, session: str) -> AbstractContextManager[None]:
+    """Hold the session until the block ends; SessionBusyError names whoever holds it already."""
+    return hold(_lock_file(store, session), f"session {session}")
 
-    Forked children do not inherit the lock: a worker that outlives its killed parent does not keep the session.
+
+@contextmanager
+def hold(path: Path, what: str) -> Iterator[None]:
+    """Lock the file at `path` until the block ends; SessionBusyError names whoever works on `what` already.
+
+    Forked children do not inherit the lock: a worker that outlives its killed parent does not keep it.
     """
-    path = _lock_file(store, session)
     lock = FileLock(
         path,
         timeout=_TRY_SECONDS,
@@ -39,10 +43,10 @@ def own(store: Path, session: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise SessionBusyError(_who_owns(path, session)) from None
+        raise SessionBusyError(_who_owns(path, what)) from None
     except OSError as error:
         raise StoreReadOnlyError(
-            f"cannot lock session {session}: {path} cannot be locked ({error.strerror}); work on a copy"
+            f"cannot lock {what}: {path} cannot be locked ({error.strerror}); work on a copy"
         ) from error
     owner = os.getpid()
     try:
@@ -76,15 +80,15 @@ def _describe_owner(descriptor: int) -> None:
     os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 
 
-def _who_owns(path: Path, session: str) -> str:
+def _who_owns(path: Path, what: str) -> str:
     try:
         owner = json.loads(path.read_text())
         if (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname()):
-            return f"this process works on session {session} already: close it first"
+            return f"this process works on {what} already: close it first"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner["since"]))
         return (
-            f"session {session} is being worked on by process {owner['pid']} on {owner['host']} since {since} "
+            f"{what} is being worked on by process {owner['pid']} on {owner['host']} since {since} "
             f"({owner['command']}): wait for it, or stop it and try again"
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return f"session {session} is being worked on by another process, which is just starting or ending: try again"
+        return f"{what} is being worked on by another process, which is just starting or ending: try again"

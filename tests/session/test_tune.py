@@ -409,6 +409,60 @@ def test_two_processes_on_one_session(session: Path) -> None:
     assert slipstream.resume(session, trials=2, measurer=synthetic).trials == 6
 
 
+def test_two_processes_that_begin_a_session_in_one_folder(small: Path, tmp_path: Path) -> None:
+    """The one that comes first goes on until the other has ended."""
+    script = """
+        import sys, time
+        from pathlib import Path
+        import slipstream
+        from slipstream.tvm_bridge.imports import import_tvm_without_torch
+        import_tvm_without_torch()
+        from slipstream.errors import SlipstreamError
+        from tests.session.synthetic import SyntheticMeasurer, hashed
+
+        def seconds(candidate):
+            while not Path(sys.argv[3]).exists():
+                time.sleep(0.01)
+            return hashed(candidate)
+
+        print("ready", flush=True)
+        sys.stdin.readline()
+        options = {"trials": 4, "effort": "quick", "search": "random"}
+        try:
+            slipstream.tune(*sys.argv[1:3], measurer=lambda *_: SyntheticMeasurer(seconds), **options)
+            print("tuned")
+        except SlipstreamError as error:
+            print(error)
+    """
+    go_on = tmp_path / "go on"
+    both = [python(script, small, tmp_path / "s", go_on) for _ in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    deadline = time.monotonic() + 60
+    while all(process.poll() is None for process in both) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first = next(process for process in both if process.poll() is None)
+    go_on.touch()
+    said = sorted((process is not first, *process.communicate(timeout=60)) for process in both)
+    assert said[0][1] == "tuned\n", said
+    assert f"{tmp_path / 's'} is being worked on by process {first.pid} on " in said[1][1], said
+    assert said[1][1].count("\n") == 1
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["model", "session.json", "store.db"]
+    with Store.open(tmp_path / "s" / "store.db", read_only=True) as store:
+        assert len(store.sessions()) == 1
+
+
+def test_what_a_kill_left_of_a_beginning_is_no_obstacle(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "session.lock").write_text("")
+    assert slipstream.tune(small, tmp_path / "s", trials=2, measurer=synthetic, **QUICK).trials == 2
+
+
 def test_a_full_disk_ends_the_session_and_loses_nothing(session: Path) -> None:
     """The process may not write files beyond some size from the second trial on."""
     script = """
