@@ -20,6 +20,7 @@ from slipstream.artifact.latency_statistics import Ratio, Timing, ratio_of, timi
 from slipstream.artifact.loaded import check_artifact, example_inputs
 from slipstream.artifact.request_pattern import Block, RequestPattern
 from slipstream.errors import InputError
+from slipstream.frontends.archives import write_archive
 from slipstream.frontends.inputs import Array, feed_of
 from slipstream.frontends.output_files import arrays_of
 from slipstream.frontends.shape_variants import fit_arrays
@@ -82,7 +83,7 @@ class Comparison:
             if input_data
             else example_inputs(directory, self.manifest, seed)
         )
-        np.savez(feeds, **values)  # type: ignore[arg-type]
+        write_archive(feeds, values)
         self._input_data = values if input_data or self.manifest.input_data else None
         runs_alone = self.manifest.runs_alone
         self._job = Job(OURS, "", str(directory), None, str(feeds), threads, runs_alone, tuple(cores))

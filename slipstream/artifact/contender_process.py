@@ -61,10 +61,9 @@ class LoadedContender:
     """The model, loaded; methods are the questions it answers."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        import numpy as np
+        from slipstream.frontends.archives import read_archive
 
-        with np.load(job["feeds"]) as archive:
-            self._feeds = dict(archive)
+        self._feeds = read_archive(job["feeds"])
         self._pools: dict[int, Any] = {}
         before, began = _resident_bytes(), time.perf_counter()
         with contextlib.suppress(ImportError):  # the loader says what is missing

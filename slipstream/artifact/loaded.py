@@ -17,6 +17,7 @@ from slipstream.artifact.runtime import Executor, LibraryExecutor, Outputs, TvmE
 from slipstream.artifact.shape_dispatch import ShapeDispatcher
 from slipstream.artifact.weights import map_weights
 from slipstream.errors import ArtifactError, MissingDependencyError, SlipstreamError
+from slipstream.frontends.archives import read_archive
 from slipstream.frontends.inputs import Array, TensorSpec, feed_of
 from slipstream.frontends.shape_variants import fit_arrays
 from slipstream.machine.cuda import find_device
@@ -131,8 +132,7 @@ def example_inputs(directory: Path, manifest: Manifest, seed: int = 0) -> dict[s
     ones."""
     given: dict[str, Array] = {}
     if manifest.input_data:
-        with np.load(artifact_in(directory) / manifest.input_data) as archive:
-            given = fit_arrays(dict(archive), manifest.inputs)
+        given = fit_arrays(read_archive(artifact_in(directory) / manifest.input_data), manifest.inputs)
     return feed_of(manifest.inputs, given, np.random.default_rng(seed))
 
 

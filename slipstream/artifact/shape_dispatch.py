@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from slipstream.artifact.padding import Padding, Shape
 from slipstream.artifact.runtime import Executor, Outputs, check_tensor, host_array, is_on_host
 from slipstream.errors import InputError

@@ -30,6 +30,7 @@ from slipstream.artifact.verify import merged, verification_inputs, verify
 from slipstream.artifact.weights import WeightsFile
 from slipstream.errors import BuildError, SlipstreamError, UnsupportedModelError, VerificationError
 from slipstream.frontends import Model
+from slipstream.frontends.archives import write_archive
 from slipstream.frontends.inputs import Array, random_inputs
 from slipstream.frontends.model import CompiledPart, OnnxPart
 from slipstream.frontends.shape_variants import fit_arrays, variant_labels
@@ -120,7 +121,7 @@ def write_artifact(
 
         variants = tuple(map(write_variant, model.shape_variants, variant_labels(model), feeds))
         if input_data:
-            np.savez(staging / INPUTS, **input_data)  # type: ignore[arg-type]  # any name is allowed
+            write_archive(staging / INPUTS, input_data)
         whole = None if model.parts or model.variants else variants[0].parts[0]
         manifest = Manifest(
             model=model.name,

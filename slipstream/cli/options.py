@@ -172,12 +172,17 @@ def named_arrays(path: Path | None) -> dict[str, Any] | None:
 
 def read_arrays(path: Path) -> Any:
     """The content of a `.npz` (a mapping) or `.npy` (one array) file."""
+    import zipfile
+
     import numpy as np
+
+    from slipstream.frontends.archives import read_archive, with_short_floats
 
     if not path.is_file():
         raise InputError(f"there is no file {path}: save it with numpy.save or numpy.savez")
     try:
-        content = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        if zipfile.is_zipfile(path):
+            return read_archive(path)
+        return with_short_floats(np.load(path, allow_pickle=False))
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a NumPy file ({error}): save it with numpy.save or numpy.savez") from error
-    return dict(content) if hasattr(content, "files") else content

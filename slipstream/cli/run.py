@@ -47,6 +47,7 @@ def run(
 
     import_tvm_without_torch()
     from slipstream.artifact.loaded import load
+    from slipstream.frontends.archives import write_archive
 
     model = load(directory, threads=threads)
     feeds = _read_inputs(inputs, [spec.name for spec in model.inputs])
@@ -64,8 +65,9 @@ def run(
         for name, value in results.items():
             click.echo(f"{name}: {_summary(value)}")
     if output is not None:
+        output = output if output.suffix == ".npz" else output.with_name(f"{output.name}.npz")
         try:
-            np.savez(output, **{name: np.asarray(value) for name, value in results.items()})  # type: ignore[arg-type]
+            write_archive(output, {name: np.asarray(value) for name, value in results.items()})
         except OSError as error:
             raise InputError(f"cannot write {output}: {error.strerror}") from error
         click.echo(f"saved {output}")

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import onnx_run
+from slipstream.frontends.archives import read_archive
 from slipstream.frontends.inputs import TensorSpec, feed_of
 from slipstream.frontends.onnx_branches import choose_branches, deciding_inputs
 from slipstream.frontends.onnx_files import save
@@ -246,8 +247,7 @@ def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
 
 
 def _feeds(specs: tuple[TensorSpec, ...], given: str) -> dict[str, onnx_run.Array]:
-    with np.load(given) as archive:
-        return feed_of(specs, dict(archive), np.random.default_rng(0))
+    return feed_of(specs, read_archive(given), np.random.default_rng(0))
 
 
 def _simplify(fixed: Path, clean: Path, folding: Folding, refused: dict[str, str]) -> onnx.ModelProto:

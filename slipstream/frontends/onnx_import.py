@@ -12,6 +12,7 @@ import onnx
 
 from slipstream.errors import ModelError, UnsupportedModelError
 from slipstream.frontends import sandbox
+from slipstream.frontends.archives import write_archive
 from slipstream.frontends.inputs import Array, TensorSpec, feed_of
 from slipstream.frontends.model import CompiledPart, Model, OnnxPart
 from slipstream.frontends.onnx_files import save
@@ -61,7 +62,7 @@ class OnnxReference:
             given = [str(Path(scratch, f"in{i}.npz")) for i in range(len(feeds))]
             returned = [str(Path(scratch, f"out{i}.npz")) for i in range(len(feeds))]
             for path, feed in zip(given, feeds, strict=True):
-                np.savez(path, **feed)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
+                write_archive(path, feed)
             sandbox.call(job, feeds=given, results=returned, **arguments)
             return [read_outputs(path) for path in returned]
 
@@ -82,7 +83,7 @@ def clean_onnx(
     path = model if isinstance(model, Path) else _write(model, reference.directory / "given.onnx", disposable)
     del model
     given = reference.directory / "given.npz"
-    np.savez(given, **dict(input_data or {}))  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
+    write_archive(given, input_data or {})
     try:
         return reference, sandbox.call(
             "prepare",

@@ -12,6 +12,7 @@ import onnx
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.frontends import sandbox
+from slipstream.frontends.archives import write_archive
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import CompiledPart, OnnxPart
 from slipstream.frontends.onnx_cut import Region, cut
@@ -69,7 +70,7 @@ def _types(model: onnx.ModelProto, directory: Path, feeds: Mapping[str, Array]) 
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         path, archive = Path(scratch, "model.onnx"), Path(scratch, "feeds.npz")
         save(copy, path)
-        np.savez(archive, **dict(feeds))  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
+        write_archive(archive, feeds)
         values = sandbox.call("read_types", model=str(path), feeds=str(archive))["values"]
     return {name: ValueType(kind, None if shape is None else tuple(shape)) for name, (kind, shape) in values.items()}
 

@@ -17,6 +17,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
 from slipstream.errors import ModelError
+from slipstream.frontends.archives import read_archive
 from slipstream.frontends.output_files import write_outputs
 
 Array = np.ndarray[Any, Any]
@@ -104,9 +105,7 @@ def run_files(model: str, feeds: Sequence[str], results: Sequence[str], optimise
     """Job: run `model` on each `feeds` archive (.npz) and write the outputs by position to `results`."""
     loaded = session(model, optimise=optimise)
     for feed, result in zip(feeds, results, strict=True):
-        with np.load(feed) as archive:
-            outputs = run(loaded, dict(archive))
-        write_outputs(result, outputs)
+        write_outputs(result, run(loaded, read_archive(feed)))
     return {}
 
 

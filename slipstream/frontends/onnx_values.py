@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from slipstream.frontends import onnx_run
+from slipstream.frontends.archives import read_archive
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.frontends.onnx_support import DATA_DEPENDENT
 from slipstream.frontends.output_files import write_outputs
@@ -98,8 +99,7 @@ def read_types(model: str, feeds: str) -> dict[str, Any]:
             shape = own if own is not None and (not shape or len(own) == len(shape)) else shape or None
         found[value.name] = [value.type, shape]
     if any(shape is None or -1 in shape for _, shape in found.values()):
-        with np.load(feeds) as archive:
-            results = onnx_run.run(session, dict(archive))
+        results = onnx_run.run(session, read_archive(feeds))
         seen = zip((value.name for value in session.get_outputs()), results, strict=True)
         _take_seen_shapes(proto.graph, found, {n: list(a.shape) for n, a in seen if isinstance(a, np.ndarray)})
     return {"values": found}
@@ -109,8 +109,7 @@ def run_values(model: str, feeds: Sequence[str], results: Sequence[str], names: 
     """Job: run `model` on each `feeds` archive (.npz) and write the values of these `names` to `results`."""
     session = _session(model, onnx.load(model, load_external_data=False), names)
     for feed, result in zip(feeds, results, strict=True):
-        with np.load(feed) as archive:
-            write_outputs(result, session.run(list(names), dict(archive)))
+        write_outputs(result, session.run(list(names), read_archive(feed)))
     return {}
 
 

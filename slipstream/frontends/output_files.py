@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.frontends.archives import read_archive, write_archive
 from slipstream.frontends.inputs import Array
 
 
@@ -27,7 +28,7 @@ def arrays_of(output: Any) -> list[Array]:
 def write_outputs(path: str | Path, outputs: Iterable[Any]) -> None:
     """Write outputs by position."""
     named = {f"{place}.{number}": array for place, output in enumerate(outputs) for number, array in _numbered(output)}
-    np.savez(path, **named)  # type: ignore[arg-type]  # any name is allowed, unlike in the stub
+    write_archive(path, named)
 
 
 def _numbered(output: Any) -> list[tuple[int, Array]]:
@@ -38,10 +39,9 @@ def _numbered(output: Any) -> list[tuple[int, Array]]:
 def read_outputs(path: str | Path) -> list[Any]:
     """The outputs by position: an array, or the list of all arrays of what is none."""
     found: dict[int, list[Array]] = {}
-    with np.load(path) as archive:
-        for name in archive.files:
-            place, number = map(int, name.split("."))
-            found.setdefault(place, []).extend([] if number < 0 else [archive[name]])
+    for name, array in read_archive(path).items():
+        place, number = map(int, name.split("."))
+        found.setdefault(place, []).extend([] if number < 0 else [array])
     return [_single(found[place]) for place in sorted(found)]
 
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from slipstream.artifact.directory import replace_text
 from slipstream.errors import SlipstreamError
+from slipstream.frontends.archives import read_archive, write_archive
 from slipstream.frontends.inputs import Array
 from slipstream.store import PostgresUrl, Store, StoreLocation, store_location
 from slipstream.store.ownership import hold
@@ -52,7 +51,7 @@ class SessionDirectory:
     def keep_inputs(self, input_data: Mapping[str, Array] | None, model: str = "") -> None:
         """Write down the inputs that were given to run the model on, for when the session is resumed."""
         if input_data:
-            np.savez(self._inputs(model), **dict(input_data))  # type: ignore[arg-type]  # any name is allowed
+            write_archive(self._inputs(model), input_data)
 
     def read_inputs(self, model: str = "") -> dict[str, Array] | None:
         """The inputs that were given; None if there were none."""
@@ -60,8 +59,7 @@ class SessionDirectory:
         if not file.is_file():
             return None
         try:
-            with np.load(file) as archive:
-                return dict(archive)
+            return read_archive(file)
         except (OSError, ValueError) as error:
             raise SessionDirectoryError(f"{file} is damaged ({error}): put it back") from error
 

@@ -1,4 +1,4 @@
-"""One process per session, and per folder of one: a lock that the operating system takes back when its owner dies, however it dies."""
+"""One process per session or folder of one: a lock that the system takes back when its owner dies, however it dies."""
 
 from __future__ import annotations
 

@@ -222,9 +222,7 @@ def test_loading_while_artifacts_are_replaced_gives_one_of_them(
 ) -> None:
     """The two have code of the same name with other weights. With and without a file system that swaps directories."""
     twice = small_model()
-    twice.graph.initializer[0].raw_data = (
-        2 * np.frombuffer(twice.graph.initializer[0].raw_data, np.float32)
-    ).tobytes()
+    twice.graph.initializer[0].raw_data = (2 * np.frombuffer(twice.graph.initializer[0].raw_data, np.float32)).tobytes()
     slipstream.compile(twice, tmp_path / "twice")
     x = np.full((1, 3, 8, 8), 9.0, np.float32)
     results = [slipstream.load(path)(x)[0] for path in (small_artifact, tmp_path / "twice")]
