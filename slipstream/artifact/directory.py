@@ -6,7 +6,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from pathlib import Path
 
 from slipstream.artifact.manifest import FILE_NAME
 from slipstream.errors import ArtifactError
+from slipstream.machine.mounts import mounts
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_MOUNTS = Path("/proc/self/mountinfo")
 # File systems that cannot swap two directories, and overlays, which cannot move one of a lower layer.
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 
@@ -96,9 +95,8 @@ def _is_mount_point(path: Path) -> bool:
     """Directories of the same file system that are mounted elsewhere (bind mounts) are in the kernel's list alone."""
     if os.path.ismount(path):
         return True
-    with suppress(OSError):
-        places = (line.split(" ")[4] for line in _MOUNTS.read_text().splitlines())
-        return str(path) in (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place) for place in places)
+    with suppress(OSError, ValueError):
+        return any(mount.place == str(path) for mount in mounts())
     return False
 
 

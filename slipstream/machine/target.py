@@ -15,6 +15,7 @@ from typing import Any
 
 from slipstream.errors import TargetError
 from slipstream.machine.cuda import CudaDevice, find_device, from_target_json, parse_device
+from slipstream.machine.processor_time import processor_time
 from slipstream.machine.tiles import allow_tiles
 
 # LLVM's name of a feature -> the word in /proc/cpuinfo, where they are not the same but for punctuation.
@@ -272,14 +273,7 @@ def _squash(word: str) -> str:
     return word.replace("_", "").replace("-", "").replace(".", "")
 
 
-_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-
-
 def available_cores() -> int:
     """Cores this process may use: those it may run on, or as many as its container has processor time for."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = _CPU_LIMIT.read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+    cores, time = len(os.sched_getaffinity(0)), processor_time()
+    return cores if time >= cores else max(1, round(time))

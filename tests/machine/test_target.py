@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import slipstream
 from slipstream.errors import TargetError
 from slipstream.machine import target as target_module
 from slipstream.machine.cuda import find_device
+from slipstream.machine.processor_time import processor_time
 from slipstream.machine.target import available_cores, host_features, resolve_target
 
 
@@ -102,7 +105,52 @@ def test_tuning_for_a_gpu_that_is_not_there_leaves_nothing_behind(tmp_path: Path
 def test_a_containers_share_of_processor_time_limits_the_cores(
     limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cpu.max").write_text(limit)
-    monkeypatch.setattr(target_module, "_CPU_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "cpu.max").write_text(limit)
+    monkeypatch.setattr(target_module, "processor_time", partial(processor_time, _process(tmp_path, "0::/", "cgroup2")))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
     assert target_module.available_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "root", "kind", "least"),
+    [
+        ("0::/outer/inner/own", "/", "cgroup2", 3.0),
+        ("0::/outer/inner/own", "/outer/inner", "cgroup2", 4.0),
+        ("0::/elsewhere", "/outer", "cgroup2", math.inf),
+        ("0::/../other", "/", "cgroup2", math.inf),
+        ("0::/outer", "/", "cgroup2", 3.0),
+        ("5:cpuset:/outer\n4:cpu,cpuacct:/outer/inner/own\n0::/", "/", "cgroup", 3.0),
+        ("4:cpu,cpuacct:/docker/7f/inner", "/docker/7f", "cgroup", 4.0),
+        ("5:cpuset:/outer", "/", "cgroup", math.inf),
+        ("damaged", "/", "cgroup", math.inf),
+    ],
+)
+def test_groups_around_the_process_limit_it_too(place: str, root: str, kind: str, least: float, tmp_path: Path) -> None:
+    """The outermost of three groups allows 3 cores, the one in it 4, the process's own anything."""
+    process = _process(tmp_path, place, kind, root)
+    inner = tmp_path / "group" / ("outer/inner" if root == "/" else "inner" if "docker" in root else ".")
+    inner.joinpath("own").mkdir(parents=True, exist_ok=True)
+    for folder, cores in ((inner, 4), (inner.parent, 3), (inner / "own", None)):
+        if kind == "cgroup2":
+            (folder / "cpu.max").write_text(f"{cores * 100000 if cores else 'max'} 100000\n")
+        else:
+            (folder / "cpu.cfs_quota_us").write_text(f"{cores * 50000 if cores else -1}\n")
+            (folder / "cpu.cfs_period_us").write_text("50000\n")
+    if root != "/":
+        (inner.parent / "cpu.max").unlink(missing_ok=True)
+        (inner.parent / "cpu.cfs_quota_us").unlink(missing_ok=True)
+    if place == "0::/elsewhere":
+        (inner / "cpu.max").unlink()
+    assert processor_time(process) == least
+
+
+def _process(folder: Path, place: str, kind: str, root: str = "/") -> Path:
+    """What the kernel tells of a process that is in a group and sees groups of this kind in `folder / "group"`."""
+    (folder / "cgroup").write_text(f"{place}\n")
+    options = "rw,cpu,cpuacct" if kind == "cgroup" else "rw,nsdelegate"
+    (folder / "mountinfo").write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+        f"30 22 0:26 {root} {folder}/group rw,nosuid shared:4 - {kind} cgroup {options}\n"
+    )
+    return folder
