@@ -15,7 +15,8 @@ static int made_up_getaffinity(pid_t thread, size_t bytes, cpu_set_t *set) {
 }
 
 #define sched_getaffinity made_up_getaffinity
-#define CPU_LIMIT "/dev/null"
+#define CONTROL_GROUPS "/dev/null"
+#define OWN_GROUPS "/dev/null"
 #include "pool.c"
 
 static _Atomic int wanted[CALLERS], had[CALLERS]; /* wanted: 0 for no call, -1 for the end */

@@ -43,6 +43,32 @@ def test_running_calls_share_the_threads_of_those_that_come_and_go(tmp_path: Pat
     assert done.stdout.split() == ["2", "2", "8", "4", "2", "8", "7", "1"]
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("0::/outer/inner/own", 3),  # the outermost allows 3, the one in it 4, the process's own anything
+        ("0::/", 8),
+        ("0::/seen/from/outside", 8),
+        ("5:cpuset:/outer\n4:cpu,cpuacct:/old/own\n0::/", 5),
+        ("4:cpuacct,cpu:/seen/from/outside", 6),  # the top one allows 6
+        ("damaged", 8),
+        ("", 8),
+    ],
+)
+def test_limits_of_processor_time(own: str, expected: int, tmp_path: Path) -> None:
+    for folder, text in (("outer", "300000 100000"), ("outer/inner", "400000 100000"), ("outer/inner/own", "max 100")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cpu.max").write_text(f"{text}\n")
+    for folder, quota in (("cpu", 300000), ("cpu/old", 250000), ("cpu/old/own", -1)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (tmp_path / folder / "cpu.cfs_period_us").write_text("50000\n")
+    (tmp_path / "own").write_text(own)
+    places = [f'-DCONTROL_GROUPS="{tmp_path}"', f'-DOWN_GROUPS="{tmp_path}/own"']
+    limits = _build("pool_limits.c", tmp_path / "limits", *places)
+    assert subprocess.run([str(limits)], capture_output=True, text=True, check=True).stdout == f"{expected}\n"
+
+
 def test_every_thread_of_several_calls_has_a_processor_of_its_own(tmp_path: Path) -> None:
     placement = _build("pool_placement.c", tmp_path / "placement")
     done = subprocess.run([str(placement)], capture_output=True, text=True, timeout=60, check=True)

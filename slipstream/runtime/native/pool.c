@@ -58,9 +58,11 @@
 #define WAKES 4                /* sleepers that a caller, and each of those it wakes, wakes */
 #define STACK_BYTES (1 << 20)
 #define ALIGNMENT 64
-#ifndef CPU_LIMIT
-#define CPU_LIMIT "/sys/fs/cgroup/cpu.max" /* of a container */
+#ifndef CONTROL_GROUPS
+#define CONTROL_GROUPS "/sys/fs/cgroup"
+#define OWN_GROUPS "/proc/self/cgroup"
 #endif
+#define LONGEST_PATH 4096
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -412,22 +414,60 @@ static void take_helpers(Call *call, int threads) {
 
 /* ---- Sharing ---- */
 
-/* How many processors the process may use: those it is allowed to run on, less if a container limits its time. */
+static int read_numbers(const char *folder, const char *name, long *first, long *second) {
+  char path[2 * LONGEST_PATH];
+  if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  int found = fscanf(file, "%ld %ld", first, second); /* "max" is no number */
+  fclose(file);
+  return found;
+}
+
+/* The least of `count` and what the groups from `folder` up to its first `top` characters have processor time for. */
+static int least_of_groups(char *folder, size_t top, int count) {
+  for (;;) {
+    long quota = -1, period = 0;
+    if (read_numbers(folder, "cpu.max", &quota, &period) != 2 &&
+        read_numbers(folder, "cpu.cfs_quota_us", &quota, &period))
+      read_numbers(folder, "cpu.cfs_period_us", &period, &period);
+    if (quota > 0 && period > 0) {
+      long limit = (quota + period / 2) / period;
+      if (limit < count) count = limit < 1 ? 1 : (int)limit;
+    }
+    char *slash = strrchr(folder, '/');
+    if (!slash || (size_t)(slash - folder) < top) return count;
+    *slash = 0;
+  }
+}
+
+/* The least of `count` and what the groups below `base` allow; a container may see its own group as the top one. */
+static int least_below(const char *base, const char *group, int count) {
+  char folder[2 * LONGEST_PATH];
+  int length = snprintf(folder, sizeof folder, "%s%s", base, group);
+  return length < 0 || (size_t)length >= sizeof folder ? count : least_of_groups(folder, strlen(base), count);
+}
+
+/* How many processors the process may use: those it is allowed to run on, less if its control groups limit its time. */
 static int processors(void) {
   static int count;
-  long quota, period;
   if (count) return count;
   cpu_set_t allowed;
   allowed_now(&allowed);
-  count = CPU_COUNT(&allowed) ? CPU_COUNT(&allowed) : 1;
-  FILE *file = fopen(CPU_LIMIT, "r");
-  if (!file) return count;
-  if (fscanf(file, "%ld %ld", &quota, &period) == 2 && period > 0) { /* "max" is no number */
-    long limit = (quota + period / 2) / period;
-    if (limit < count) count = limit < 1 ? 1 : (int)limit;
+  int least = CPU_COUNT(&allowed) ? CPU_COUNT(&allowed) : 1;
+  char line[LONGEST_PATH], names[LONGEST_PATH + 2];
+  FILE *file = fopen(OWN_GROUPS, "r");
+  while (file && fgets(line, sizeof line, file)) { /* "4:cpu,cpuacct:/group", of version 2 "0::/group" */
+    line[strcspn(line, "\n")] = 0;
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) continue;
+    *group++ = 0;
+    snprintf(names, sizeof names, ",%s,", controllers + 1);
+    if (!strcmp(names, ",,")) least = least_below(CONTROL_GROUPS, group, least);
+    if (strstr(names, ",cpu,")) least = least_below(CONTROL_GROUPS "/cpu", group, least);
   }
-  fclose(file);
-  return count;
+  if (file) fclose(file);
+  return count = least;
 }
 
 static void grow(int threads) {
