@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from slipstream.errors import SlipstreamError
+from slipstream.machine.affinity import stay_on
 from slipstream.processes.child import die_with_parent
 
 # What a program that uses the runtime imports.
@@ -31,7 +32,7 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print goes to standard error
     job = json.loads(sys.stdin.readline())
     if job["cores"]:
-        os.sched_setaffinity(0, job["cores"])
+        stay_on(job["cores"])
     serve(job, sys.stdin, answers)
 
 

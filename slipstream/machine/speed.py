@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
+from slipstream.machine.affinity import stay_on
 from slipstream.machine.dot_product import (
     COLUMNS,
     TILE_REGISTERS,
@@ -248,11 +249,11 @@ def _call_rate(
     import tvm
 
     def prepare(core: int) -> list[Any]:
-        os.sched_setaffinity(0, {core})
+        stay_on({core})
         return arguments()
 
     def median_call(core: int, own: list[Any]) -> float:
-        os.sched_setaffinity(0, {core})
+        stay_on({core})
         evaluate = kernel.time_evaluator("main", tvm.cpu(), number=1, repeat=calls)
         return median(float(call) for call in evaluate(*own).results)
 

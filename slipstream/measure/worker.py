@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from slipstream.graph.cpu.default_schedule import schedule_default
 from slipstream.graph.gpu.triton.kernel import EXAMPLE, compile_kernel
 from slipstream.graph.operators import count_flops
 from slipstream.graph.parallelism import threads_worth
+from slipstream.machine.affinity import stay_on
 from slipstream.machine.target import Target
 from slipstream.machine.threads import one_call, use_threads
 from slipstream.measure.arena import Layout, aligned, disagreement, map_arena, same_bytes
@@ -184,7 +184,7 @@ class Worker:
         """First run, comparison with the reference, samples; on these `cores`, if any are given."""
         began = time.perf_counter()
         if cores:
-            os.sched_setaffinity(0, cores)
+            stay_on(cores)
         places = Layout.from_json(layout)
         outputs = self._outputs if is_allocated else self._allocate(places, model_weights)
         use_threads(self._target.threads)
@@ -212,7 +212,7 @@ class Worker:
         """Time the reference kernel."""
         if self._module is None:
             if cores:
-                os.sched_setaffinity(0, cores)
+                stay_on(cores)
             use_threads(self._target.threads)
             self._module = generate(self._lower_probe(), self._target)
             matrices = [aligned((PROBE_SIZE, PROBE_SIZE), np.dtype(np.float32)) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from slipstream.measure.trial import Trial
 from slipstream.processes.channel import Speaker
 from slipstream.processes.forked import Forked
 from tests.measure.test_cpu import MATMUL, scheduled_matmul, unscheduled_matmul
+from tests.store.processes import python
 
 HERE = frozenset(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(HERE) < 2, reason="one core has nothing beside it")
@@ -147,3 +149,48 @@ def state_of(process: int) -> str:
     time.sleep(0.1)
     with open(f"/proc/{process}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
+
+
+FORBIDDEN = {"x86_64": 203, "aarch64": 122}.get(platform.machine())
+
+
+@pytest.mark.skipif(FORBIDDEN is None, reason="the number of the system call is not known")
+def test_where_a_container_forbids_to_choose_cores_programs_are_measured_all_the_same() -> None:
+    """The kernel refuses it to the process and to all that it starts, as a container's filter of system calls does."""
+    script = """
+        import ctypes, os, struct, sys
+
+        ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # the second with EPERM
+        code = [(0x20, 0, 0, 0), (0x15, 0, 1, int(sys.argv[1])), (0x06, 0, 0, REFUSE), (0x06, 0, 0, ALLOW)]
+        filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+        program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(filters)))
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+        if prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.addressof(program), 0, 0):
+            sys.exit("no filters here")
+        try:
+            os.sched_setaffinity(0, os.sched_getaffinity(0))
+            sys.exit("not refused")
+        except PermissionError:
+            pass
+
+        from dataclasses import replace
+
+        from slipstream.machine.speed import measure_peak_flops
+        from slipstream.machine.target import resolve_target
+        from slipstream.measure import Engine, MeasureConfig, reference_text
+        from slipstream.measure.devices.cores import divide
+        from slipstream.measure.devices.cpu import CpuDevice
+        from tests.measure.test_cpu import MATMUL, scheduled_matmul, unscheduled_matmul
+
+        target, config = replace(resolve_target(), threads=1), MeasureConfig()
+        assert measure_peak_flops(target, seconds=0.05) > 0
+        device = CpuDevice(config, divide(1, os.sched_getaffinity(0)))
+        with Engine(target, {MATMUL: reference_text(unscheduled_matmul())}, device, config) as engine:
+            for measurement in engine.measure([scheduled_matmul(8, prepack=False)]):
+                print(measurement.failure or "measured")
+    """
+    said, complaint = python(script, FORBIDDEN).communicate(timeout=120)
+    if "no filters here" in complaint:
+        pytest.skip("this kernel has no filters of system calls")
+    assert said == "measured\n", complaint

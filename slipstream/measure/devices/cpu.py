@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from slipstream.machine.affinity import stay_on
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.base import Devices, Outcome
 from slipstream.measure.devices.cores import Cores, place
@@ -183,8 +184,7 @@ class CpuDevice(Devices):
 
     def _confine(self, cores: Collection[int]) -> None:
         """Keep this process, the server with what it forks, and whatever builds or searches now on these cores."""
-        with suppress(OSError):
-            os.sched_setaffinity(0, cores)
+        stay_on(cores)
         self._server.pause([])  # when this is answered, all workers asked for before have been forked
         workers = [trial.worker for trial in self._turn or () if trial.worker is not None]
         for process in (self._server.pid, *(worker.pid for worker in workers if worker.pid), *copies_at_work()):
