@@ -6,6 +6,7 @@ They are respelled first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ def _respellings() -> list[tuple[str, Any, Respelling]]:
     return [
         *((f"relax.{name}", is_op(f"relax.{name}")(_x), change) for name, change in one),
         ("relax.clip", is_op("relax.clip")(_x, wildcard(), wildcard()), _clip),
+        ("relax.nn.layer_norm", is_op("relax.nn.layer_norm")(_x, wildcard(), wildcard()), _layer_norm),
         *((f"relax.{name}", is_op(f"relax.{name}")(_x, _y), _full_rank) for name in _BINARY),
     ]
 
@@ -79,6 +81,19 @@ def _leaky_relu(call: Any, matched: Any) -> Any:
     if not _is_float_image(call) or not 0 <= slope <= 1:
         return call
     return op.maximum(matched[_x], op.multiply(matched[_x], relax.const(slope, str(call.ty.dtype))))
+
+
+def _layer_norm(call: Any, matched: Any) -> Any:
+    """Over channels and what is behind them as one axis: the conversion would leave scale and shift in their order."""
+    x, (_, *parameters) = matched[_x], call.args
+    axes = [int(axis) % x.ty.ndim for axis in call.attrs.axes]
+    if x.ty.ndim != _RANK or 1 not in axes or len(axes) == 1 or axes != list(range(axes[0], _RANK)):
+        return call
+    kept, joined = list(x.ty.shape[: axes[0]]), math.prod(int(extent) for extent in x.ty.shape[axes[0] :])
+    flat = [op.reshape(x, [*kept, joined]), *(op.reshape(parameter, [joined]) for parameter in parameters)]
+    attributes = call.attrs
+    normalised = op.nn.layer_norm(*flat, [len(kept)], attributes.epsilon, attributes.center, attributes.scale)
+    return op.reshape(normalised, x.ty.shape)
 
 
 def _full_rank(call: Any, matched: Any) -> Any:
