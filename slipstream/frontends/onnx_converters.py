@@ -103,13 +103,21 @@ class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
         by = [1] * len(begin) if steps is None else _integers(steps)
         cut = [slice(*bounds) for bounds in zip(begin, end, by, strict=True)]
         ranges = [one.indices(int(x.ty.shape[axis])) for axis, one in zip(along, cut, strict=True)]
-        # What stops before the first element would otherwise be counted from the back.
-        stops = [stop if stop >= 0 else -int(x.ty.shape[a]) - 1 for a, (_, stop, _) in zip(along, ranges, strict=True)]
+        stops = [_stop(one, int(x.ty.shape[axis])) for axis, one in zip(along, ranges, strict=True)]
         return relax.op.strided_slice(x, list(along), [r[0] for r in ranges], stops, by)
 
     @classmethod
     def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
         return cls._impl_v10(bb, inputs, attr, params)
+
+
+def _stop(bounds: tuple[int, int, int], extent: int) -> int:
+    """Where TVM has to be told that a slice of an axis stops: where it begins, if it is empty; before the first element,
+    counted from the back."""
+    begin, stop, _ = bounds
+    if not range(*bounds):
+        return begin
+    return stop if stop >= 0 else -extent - 1
 
 
 def _is_static(value: Any) -> bool:

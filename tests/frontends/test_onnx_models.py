@@ -235,6 +235,17 @@ def slices_backwards() -> onnx.ModelProto:
 
 
 @compiles
+def slices_of_nothing() -> onnx.ModelProto:
+    nodes = [
+        node("Slice", "x three one", "a"),
+        node("Concat", "a x", "y", axis=0),
+        node("Slice", "x zero three axes back", "z"),
+    ]
+    weights = {"zero": integers(0), "one": integers(1), "three": integers(3), "axes": integers(1), "back": integers(-1)}
+    return model(nodes, {"x": (T.FLOAT, [4, 5])}, "y z", 13, weights)
+
+
+@compiles
 def squeeze_counted_from_the_back() -> onnx.ModelProto:
     """Layout conversion would read foreign memory."""
     nodes = [node("Conv", "x w", "c"), node("GlobalMaxPool", "c", "p"), node("Squeeze", "p axes", "y")]
@@ -466,6 +477,19 @@ def normalisation_operators() -> onnx.ModelProto:
     ]
     weights = {"g": positive(8), "b": weight(8), "last": integers(-1)}
     return model(nodes, {"x": (T.FLOAT, [2, 8, 5, 5])}, "y z l m", 21, weights)
+
+
+@compiles
+def layer_norm_over_channels_and_pixels() -> onnx.ModelProto:
+    """Layout conversion would leave the order of scale and shift as it is."""
+    nodes = [
+        node("Conv", "x w", "c"),
+        node("LayerNormalization", "c g b", "n", axis=1),
+        node("Conv", "n v", "d"),
+        node("LayerNormalization", "d h", "y", axis=0),
+    ]
+    weights = {"w": weight(8, 3, 3, 3), "g": positive(8, 5, 6), "b": weight(8, 5, 6), "v": weight(8, 8, 1, 1)}
+    return model(nodes, {"x": (T.FLOAT, [2, 3, 7, 8])}, "y", 17, weights | {"h": positive(2, 8, 5, 6)})
 
 
 @compiles
