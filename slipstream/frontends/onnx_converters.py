@@ -112,8 +112,7 @@ class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
 
 
 def _stop(bounds: tuple[int, int, int], extent: int) -> int:
-    """Where TVM has to be told that a slice of an axis stops: where it begins, if it is empty; before the first element,
-    counted from the back."""
+    """Where a slice of an axis stops, for TVM: an empty one where it begins; before the first element, from the back."""
     begin, stop, _ = bounds
     if not range(*bounds):
         return begin

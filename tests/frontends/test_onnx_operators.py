@@ -221,6 +221,17 @@ def test_quantised_network() -> None:
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 3, 9, 9])}, "y", 13, weights)))
 
 
+def test_an_absent_zero_point_of_a_result_is_zero() -> None:
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        microsoft("QLinearAdd", "q s z q s z s", "a"),
+        microsoft("QLinearAveragePool", "a s - s", "p", kernel_shape=[2, 2]),
+        node("DequantizeLinear", "p s", "y"),
+    ]
+    weights = {"s": np.array(0.0625, np.float32), "z": np.array(100, np.uint8)}
+    check(with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 3, 4, 4])}, "y", 13, weights)))
+
+
 @pytest.mark.slow
 def test_integer_products_that_exceed_the_range_of_float32() -> None:
     """Sums of 600 products of the largest numbers have to be computed in parts."""
