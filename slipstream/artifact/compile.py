@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from slipstream.artifact.directory import check_destination
+from slipstream.artifact.directory import check_destination, check_executable
 from slipstream.artifact.lock import Lock
 from slipstream.artifact.manifest import Manifest, Verification
 from slipstream.artifact.padding_check import check_padding
@@ -69,6 +69,7 @@ def compile(
     """
     output = Path(output)
     check_destination(output)
+    check_executable(output)
     clock = _Stages(progress)
     clock.start("import")
     import_tvm_without_torch()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.artifact.manifest import FILE_NAME
 from slipstream.errors import ArtifactError
-from slipstream.machine.mounts import mounts
+from slipstream.machine.mounts import is_noexec, mounts
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # File systems that cannot swap two directories, and overlays, which cannot move one of a lower layer.
@@ -79,6 +79,15 @@ def check_destination(destination: Path) -> None:
     parent = next(p for p in destination.parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ArtifactError(f"cannot write {given}: {parent} is not a writable directory; choose another -o")
+
+
+def check_executable(destination: Path) -> None:
+    """Refuse, before any work is done, a destination from which the compiled code could not be loaded."""
+    if is_noexec(destination):
+        raise ArtifactError(
+            f"{destination} is on a file system that is mounted noexec, from which no compiled code can be loaded: "
+            "choose another -o, or have it mounted without noexec"
+        )
 
 
 def is_set_aside(destination: Path) -> bool:

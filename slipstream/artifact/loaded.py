@@ -21,6 +21,7 @@ from slipstream.frontends.archives import read_archive
 from slipstream.frontends.inputs import Array, TensorSpec, feed_of
 from slipstream.frontends.shape_variants import fit_arrays
 from slipstream.machine.cuda import find_device
+from slipstream.machine.mounts import is_noexec
 from slipstream.machine.target import available_cores, lacking_features
 from slipstream.runtime.library import ModelLibrary
 from slipstream.runtime.onnx_session import OnnxSession
@@ -186,7 +187,7 @@ def _open_compiled(directory: Path, part: Part, threads: int, gpu: str = "") -> 
         try:
             library = ModelLibrary(directory / part.file, part.prefix, weights, outputs, threads)
         except (OSError, AttributeError) as error:
-            raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
+            raise _not_loaded(directory, error) from error
         return LibraryExecutor(library, inputs, outputs)
     import tvm
 
@@ -197,8 +198,17 @@ def _open_compiled(directory: Path, part: Part, threads: int, gpu: str = "") -> 
             executable = tvm.runtime.load_module(str(directory / part.file))
         mapped = map_weights(weights, part.weights)
     except (OSError, RuntimeError, ValueError) as error:
-        raise ArtifactError(f"{directory} is damaged ({error}): compile the model again") from error
+        raise _not_loaded(directory, error) from error
     return TvmExecutor(executable, mapped, inputs, outputs, threads, tvm.cuda() if gpu else tvm.cpu())
+
+
+def _not_loaded(directory: Path, error: Exception) -> ArtifactError:
+    if is_noexec(directory):
+        return ArtifactError(
+            f"{directory} is on a file system that is mounted noexec, from which no code can be loaded: "
+            "copy it to another one, or have this one mounted without noexec"
+        )
+    return ArtifactError(f"{directory} is damaged ({error}): compile the model again")
 
 
 def _check_machine(directory: Path, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ def mounts(file: Path = _MOUNTS) -> Iterator[Mount]:
         _, _, _, root, place, options, *_ = before.split(" ")
         kind, _, more = after.split(" ", 2)
         yield Mount(_plain(root), _plain(place), kind, frozenset([*options.split(","), *more.split(",")]))
+
+
+def is_noexec(path: Path) -> bool:
+    """Whether no code can be loaded from `path`, or from where it would be: its file system is mounted so."""
+    existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    return bool(os.statvfs(existing).f_flag & os.ST_NOEXEC)
 
 
 def _plain(path: str) -> str:

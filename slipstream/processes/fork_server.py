@@ -107,7 +107,9 @@ class ForkServer:
         self._ready = self._paused = False
         self.facts: dict[str, Any] = {}
         memory = Path("/dev/shm")
-        folder = memory if os.access(memory, os.W_OK) else None
+        # Containers often mount it noexec, and what workers exchange is code too.
+        usable = os.access(memory, os.W_OK) and not os.statvfs(memory).f_flag & os.ST_NOEXEC
+        folder = memory if usable else None
         self.scratch = Path(tempfile.mkdtemp(prefix="slipstream-", dir=folder))
         arguments = [prepare, json.dumps(options), str(self.scratch)]
         self._process, self._control = _start(arguments, environment or {})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream import plugins
+from slipstream.artifact.directory import check_executable
 from slipstream.artifact.lock import lock_file
 from slipstream.errors import SlipstreamError
 from slipstream.machine.hardware import describe_cpu, describe_gpu
@@ -292,6 +293,8 @@ def _new_session(
     from slipstream.session.operator_trials import operator_record
 
     fingerprint = fingerprint_of(models)
+    if any(one.model.finish is None for one in models):
+        check_executable(output)  # the compiled models are loaded from there to verify them
     with beginning(output), Store.open(store) as opened:
         hardware = opened.add_hardware(described)
         opened.add_model(fingerprint, title_of(models), ", ".join(one.model.source for one in models))

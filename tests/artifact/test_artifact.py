@@ -377,6 +377,52 @@ def test_a_mount_point_is_refused_before_any_work(options: str, tmp_path: Path) 
     assert rest == "below it\n"
 
 
+NOEXEC = (
+    "import os, subprocess, sys\n"
+    "import slipstream\n"
+    "from slipstream.errors import SlipstreamError\n"
+    "from slipstream.tvm_bridge.imports import import_tvm_without_torch\n"
+    "import_tvm_without_torch()\n"
+    "subprocess.run(['mount', '-t', 'tmpfs', '-o', 'noexec', 'none', sys.argv[1]], check=True)\n"
+    "def say(action):\n"
+    "    try: action()\n"
+    "    except SlipstreamError as error: print(error)\n"
+)
+
+
+def test_a_file_system_mounted_noexec_is_named_with_the_remedy(tiny_artifact: Path, tmp_path: Path) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    script = NOEXEC + (
+        "top = sys.argv[1]\n"
+        "say(lambda: slipstream.compile('zoo:no such model', top + '/out'))\n"
+        "say(lambda: slipstream.tune('zoo:tiny_cnn', top + '/session', trials=1))\n"
+        "subprocess.run(['cp', '-r', sys.argv[2], top + '/copy'], check=True)\n"
+        "say(lambda: slipstream.load(top + '/copy'))\n"
+        "os.environ['XDG_CACHE_HOME'] = top + '/cache'\n"
+        "say(lambda: slipstream.tune('zoo:tiny_cnn', sys.argv[3], trials=1))\n"
+        "print(sorted(os.listdir(top)))\n"
+        "from slipstream.machine.target import resolve_target\n"
+        "from slipstream.measure.roles import PREPARE, options_for\n"
+        "from slipstream.processes.fork_server import ForkServer\n"
+        "subprocess.run(['mount', '-t', 'tmpfs', '-o', 'noexec', 'none', '/dev/shm'], check=True)\n"
+        "server = ForkServer(PREPARE, options_for(resolve_target()), 1 << 30)\n"
+        "print(server.scratch)\n"
+        "server.close()\n"
+    )
+    done = _processes(script, mounted, tiny_artifact, tmp_path / "session", namespaces="-Urm")
+    compiled, tuned, loaded, cached, left, scratch, *_ = [*done.stdout.splitlines(), *[""] * 6]
+    noexec = "is on a file system that is mounted noexec, from which no"
+    assert f"{mounted}/out {noexec} compiled code can be loaded: choose another -o" in compiled, done.stderr
+    assert f"{mounted}/session {noexec} compiled code can be loaded: choose another -o" in tuned, done.stderr
+    assert f"{mounted}/copy {noexec} code can be loaded: copy it to another one" in loaded
+    assert f"{mounted}/cache/slipstream/" in cached
+    assert f"{noexec} code can be loaded: set XDG_CACHE_HOME" in cached
+    assert left == "['cache', 'copy']"
+    assert scratch, done.stderr
+    assert not scratch.startswith("/dev/shm")
+
+
 @pytest.mark.parametrize("end", ["", ", fail"])
 def test_an_artifact_in_a_lower_layer_is_replaced_or_stays(end: str, tmp_path: Path) -> None:
     """As one of a container's image: such a directory cannot be moved."""

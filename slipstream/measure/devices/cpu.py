@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from slipstream.errors import BuildError
 from slipstream.machine.affinity import stay_on
+from slipstream.machine.mounts import is_noexec
 from slipstream.measure.config import MeasureConfig
 from slipstream.measure.devices.base import Devices, Outcome
 from slipstream.measure.devices.cores import Cores, place
@@ -217,5 +219,10 @@ def _signal(processes: Collection[int], number: signal.Signals) -> None:
 
 def with_models_pool() -> dict[str, str]:
     """Environment in which programs are timed with the thread pool that compiled models have, in place of TVM's."""
-    preloaded = os.environ.get("LD_PRELOAD")
-    return {"LD_PRELOAD": f"{pool_library()}:{preloaded}" if preloaded else str(pool_library())}
+    preloaded, pool = os.environ.get("LD_PRELOAD"), pool_library()
+    if is_noexec(pool):  # the dynamic linker would go on without it, and programs be timed as they will not run
+        raise BuildError(
+            f"{pool.parent} is on a file system that is mounted noexec, from which no code can be loaded: "
+            "set XDG_CACHE_HOME to a folder on another one"
+        )
+    return {"LD_PRELOAD": f"{pool}:{preloaded}" if preloaded else str(pool)}

@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
 
+from slipstream.errors import BuildError
+from slipstream.machine.mounts import is_noexec
 from slipstream.measure.arena import Array, Layout, disagreement, map_arena, same_bytes
 from slipstream.measure.checked_run import Answer, Checked, failure_of
 from slipstream.measure.guarded import poison
@@ -108,7 +111,15 @@ class Launcher:
         return {}
 
     def _load(self, library: str) -> Any:
-        return tvm.runtime.load_module(library)
+        try:
+            return tvm.runtime.load_module(library)
+        except Exception as error:
+            if is_noexec(Path(library)):
+                raise BuildError(
+                    f"{Path(library).parent} is on a file system that is mounted noexec, from which no code can be "
+                    "loaded: set TMPDIR to a folder on another one"
+                ) from error
+            raise
 
     def _bind(self, code: Any, arguments: Arguments, module: str, model_weights: int) -> Loaded:
         return Loaded(code, arguments.tensors)
