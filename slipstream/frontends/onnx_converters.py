@@ -112,7 +112,7 @@ class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
 
 
 def _stop(bounds: tuple[int, int, int], extent: int) -> int:
-    """Where a slice of an axis stops, for TVM: an empty one where it begins; before the first element, from the back."""
+    """Where a slice of an axis stops, as TVM counts: an empty one where it begins."""
     begin, stop, _ = bounds
     if not range(*bounds):
         return begin
