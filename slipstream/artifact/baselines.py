@@ -102,7 +102,7 @@ def open_baseline(name: str, files: ModelFiles, feeds: dict[str, Array], threads
     if name == "onnxruntime":
         from slipstream.frontends import onnx_run
 
-        session = onnx_run.session(files.fixed, threads=threads, spinning=setting != _NO_SPINNING)
+        session = onnx_run.session(files.fixed, threads=threads, spinning=setting != _NO_SPINNING, exact=False)
         return lambda: onnx_run.run(session, feeds)
     if name == "openvino":
         return run_openvino(compile_openvino(Path(files.fixed), threads, **_OPENVINO_SETTINGS.get(setting, {})), feeds)

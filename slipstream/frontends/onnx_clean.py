@@ -7,6 +7,7 @@ About half of real files import into TVM as they are; most of the rest do after 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -54,6 +55,7 @@ def prepare(
     if choose_branches(dynamic, inputs, Path(workdir)):
         proto = dynamic
         inputs = _fix_shapes(proto.graph, shapes)
+    _separate_weights(proto.graph)
     fixed, clean = Path(workdir, "fixed.onnx"), Path(workdir, "clean.onnx")
     save(proto, fixed)
     outputs = [output.name for output in proto.graph.output]
@@ -90,6 +92,22 @@ def prepare(
         "quantised": quantised,
         "output_steps": steps,
     }
+
+
+def _separate_weights(graph: onnx.GraphProto) -> None:
+    """Give each reader of signed bytes weights of its own: `exact_session` is exact only then."""
+    weights = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    names = {tensor.name for tensor in graph.initializer}
+    read = set()
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name in read:
+                own = next(each for each in (f"{name}_{i}" for i in itertools.count(1)) if each not in names)
+                graph.initializer.add().CopyFrom(weights[name])
+                graph.initializer[-1].name = node.input[place] = own
+                names.add(own)
+            elif name in weights:
+                read.add(name)
 
 
 def _output_steps(graph: onnx.GraphProto) -> list[float]:

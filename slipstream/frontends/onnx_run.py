@@ -19,6 +19,7 @@ import onnxruntime
 from slipstream.errors import ModelError
 from slipstream.frontends.archives import read_archive
 from slipstream.frontends.output_files import write_outputs
+from slipstream.machine.exact_onnx import exact_session, plain_session
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
@@ -55,11 +56,13 @@ def session(
     save_to: Path | None = None,
     folding: Folding = Folding.ALL,
     spinning: bool = True,
+    exact: bool = True,
 ) -> onnxruntime.InferenceSession:
     """A CPU session. `save_to` writes the model after basic optimisation (no fused contrib operators), or after as
     much of it as `folding` says.
 
-    Without `spinning` its threads sleep as soon as they have nothing to do.
+    Without `spinning` its threads sleep as soon as they have nothing to do. On some CPUs sums of bytes are fast or
+    `exact`.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
@@ -76,10 +79,9 @@ def session(
         options.add_session_config_entry(_EXTERNAL + "file_name", f"{save_to.name}.data")
         options.add_session_config_entry(_EXTERNAL + "min_size_in_bytes", "1024")
     try:
-        return onnxruntime.InferenceSession(
+        return (exact_session if exact else plain_session)(
             str(path),
             options,
-            providers=["CPUExecutionProvider"],
             disabled_optimizers=_WRONG_FUSIONS
             + (_UNWANTED_FUSIONS if save_to else [])
             + (_REWRITES if save_to and folding is Folding.CONSTANTS else []),

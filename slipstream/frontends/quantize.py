@@ -20,6 +20,7 @@ import onnx
 
 from slipstream.errors import InputError, ModelError
 from slipstream.frontends import onnx_run
+from slipstream.machine.exact_onnx import exact_session
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -258,7 +259,7 @@ def _run(proto: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feed]) ->
             known.add(name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = exact_session(proto.SerializeToString(), options)
     computed = [name for name in names if name in known]
     values: dict[str, list[Array]] = {name: [] for name in names}
     for feed in feeds:

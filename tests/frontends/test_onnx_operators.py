@@ -225,7 +225,7 @@ def test_an_absent_zero_point_of_a_result_is_zero() -> None:
     nodes = [
         node("QuantizeLinear", "x s z", "q"),
         microsoft("QLinearAdd", "q s z q s z s", "a"),
-        microsoft("QLinearAveragePool", "a s - s", "p", kernel_shape=[2, 2]),
+        microsoft("QLinearAveragePool", "a s z s", "p", kernel_shape=[2, 2]),
         node("DequantizeLinear", "p s", "y"),
     ]
     weights = {"s": np.array(0.0625, np.float32), "z": np.array(100, np.uint8)}

@@ -368,7 +368,6 @@ def test_every_call_of_resnet18_is_counted(extracted: Any) -> None:
         (
             "resnet18",
             {
-                "conv2d 7x7/2 3→64 112x112 + add + relu": 1,
                 "conv2d 3x3 64→64 56x56 + add + relu": 2,
                 "conv2d 3x3/2 64→128 28x28 + add + relu": 1,
                 "conv2d 1x1/2 64→128 28x28 + add": 1,
@@ -380,7 +379,6 @@ def test_every_call_of_resnet18_is_counted(extracted: Any) -> None:
         pytest.param(
             "mobilenet_v2",
             {
-                "conv2d 3x3/2 3→32 112x112 + add + clip": 1,
                 "depthwise conv2d 3x3 32 112x112 + add + clip": 1,
                 "depthwise conv2d 3x3/2 96 56x56 + add + clip": 1,
                 "depthwise conv2d 3x3 384 14x14 + add + clip": 4,
@@ -400,6 +398,7 @@ def test_every_call_of_resnet18_is_counted(extracted: Any) -> None:
     ],
 )
 def test_names_and_weights_of_known_layers(extracted: Any, model: str, names: dict[str, int]) -> None:
+    # Not of layers whose rows are computed wider on some CPUs (`whole_tiles.py`), which is in their names.
     _, operators = extracted(model)
     weights = {operator.name: operator.weight for operator in operators}
     assert {name: weights.get(name) for name in names} == names

@@ -228,7 +228,11 @@ def _qgemm(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     scale = g.op("Mul", g.op("Mul", a_scale, b_scale), g.constant(attributes.get("alpha", 1.0), np.float32))
     if not y_scale:
         return [g.op("Mul", g.cast(sums, np.float32), scale)]
-    return [_requantised(g, g.cast(sums, np.float32), g.op("Div", scale, y_scale), y_zero, y_zero or a)]
+    return [
+        _requantised(
+            g, g.cast(sums, np.float32), g.op("Div", scale, y_scale), y_zero, y_zero or a_zero or node.input[0]
+        )
+    ]
 
 
 def _dequantised(g: Builder, value: str, scale: str, zero: str) -> str:
@@ -247,7 +251,7 @@ def _binary(operator: str) -> Rewrite:
     def rewrite(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
         a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = inputs_of(node, 8)
         result = g.op(operator, _dequantised(g, a, a_scale, a_zero), _dequantised(g, b, b_scale, b_zero))
-        return [_quantised(g, result, scale, zero, a)]
+        return [_quantised(g, result, scale, zero, a_zero or a)]
 
     return rewrite
 
@@ -262,7 +266,7 @@ def _unary(operator: str, *attributes: str) -> Rewrite:
             raise refusal(node, "channels last are not supported")
         own: dict[str, Any] = {name: given.get(name) for name in attributes}
         result = g.op(operator, _dequantised(g, x, x_scale, x_zero), **own)
-        return [_quantised(g, result, scale, zero, x)]
+        return [_quantised(g, result, scale, zero, x_zero or x)]
 
     return rewrite
 
@@ -270,7 +274,7 @@ def _unary(operator: str, *attributes: str) -> Rewrite:
 def _qlinear_concat(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     scale, zero, *rest = node.input
     parts = [_dequantised(g, *rest[i : i + 3]) for i in range(0, len(rest), 3)]
-    return [_quantised(g, g.op("Concat", *parts, axis=attributes_of(node)["axis"]), scale, zero, rest[0])]
+    return [_quantised(g, g.op("Concat", *parts, axis=attributes_of(node)["axis"]), scale, zero, rest[2] or rest[0])]
 
 
 def _dynamic_quantize(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
