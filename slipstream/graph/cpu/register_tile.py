@@ -56,7 +56,7 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotP
         for axis, extent in [*reversed(row_axes), (None, 1)]
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
-    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, register, size) * cores.imbalance(tile))
+    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, target, register, size) * cores.imbalance(tile))
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,17 @@ def time_of_row(columns: int, filters: int, target: Target) -> float:
         for vectors in divisors(filters // lanes, most)
         for rows in divisors(columns, most // vectors)
     )
-    return columns * min(_time_per_multiply_add(tile, target.vector_elements, size) for tile in tiles)
+    return columns * min(_time_per_multiply_add(tile, target, target.vector_elements, size) for tile in tiles)
 
 
-def _time_per_multiply_add(tile: Tile, register: int, size: int) -> float:
+def _time_per_multiply_add(tile: Tile, target: Target, register: int, size: int) -> float:
     """A register model: instructions of a reduction step over its multiply-adds. 1.0 is the peak of vectors of
     `register` elements of `size` bytes.
 
     Each step loads `vectors` operands that stream from a farther cache, broadcasts `rows` near ones, and needs
     about eight independent sums to hide the latency of a multiply-add. Loads are not wholly hidden behind these: 1x1
     convolutions with warm caches reach 0.64 of the peak in tiles of 17 x 1, and 0.79 in tiles of 14 x 2. Sums that TVM
-    does not keep on the stack, or lanes LLVM has to widen, cost extra.
+    does not keep on the stack, lanes LLVM has to widen, and sums it keeps in memory, cost extra.
     """
     sums = tile.rows * tile.vectors
     loads = 2.0 * tile.vectors + 0.5 * tile.rows
@@ -150,7 +150,18 @@ def _time_per_multiply_add(tile: Tile, register: int, size: int) -> float:
         time *= 1.5
     if tile.lanes & (tile.lanes - 1):
         time *= 3.0
+    if _spills(tile, target):
+        time *= 2.0
     return time / sums * register / tile.lanes
+
+
+def _spills(tile: Tile, target: Target) -> bool:
+    """Whether LLVM keeps some of the sums in memory. Of 16 registers it needs one for each vector of weights that several
+    rows share, and one for the other operand; with one vector it loads several steps of that in advance, from eight rows
+    on into too many. So it was seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2."""
+    if target.vector_registers > 16 or tile.rows == 1:
+        return False
+    return (tile.rows + 1) * tile.vectors >= target.vector_registers or (tile.vectors == 1 and tile.rows >= 8)
 
 
 def useful_padding(sch: s_tir.Schedule, block: Any, target: Target) -> list[int]:
