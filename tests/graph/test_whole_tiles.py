@@ -109,6 +109,15 @@ def test_rows_that_tiles_divide_stay(target: Target, columns: int) -> None:
     assert whole_rows(columns, 8 * target.vector_lanes, target) == (columns, 0.0)
 
 
+def test_sums_that_do_not_fit_sixteen_registers_are_not_taken_for_fast() -> None:
+    """27 columns divide into tiles of 9 x 1 and 3 x 4, which have as many sums as others, but in memory."""
+    avx2 = Target("x86_64", "znver3", ("avx2", "fma"), (), 2)
+    assert whole_rows(27, 32, avx2)[0] > 27
+    assert whole_rows(28, 32, avx2)[0] == 28
+    avx512 = Target("x86_64", "cascadelake", ("avx2", "avx512f", "fma"), (), 2)
+    assert whole_rows(27, 64, avx512)[0] == 27
+
+
 @given(columns=st.integers(1, 300), vectors=st.integers(1, 40))
 def test_any_row(columns: int, vectors: int) -> None:
     target = resolve_target(threads=2)

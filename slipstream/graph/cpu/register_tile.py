@@ -56,7 +56,9 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotP
         for axis, extent in [*reversed(row_axes), (None, 1)]
         for rows in divisors(extent, (target.vector_registers - 4) // vectors)
     )
-    return min(candidates, key=lambda tile: _time_per_multiply_add(tile, target, register, size) * cores.imbalance(tile))
+    return min(
+        candidates, key=lambda tile: _time_per_multiply_add(tile, target, register, size) * cores.imbalance(tile)
+    )
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,11 @@ def _time_per_multiply_add(tile: Tile, target: Target, register: int, size: int)
 
 
 def _spills(tile: Tile, target: Target) -> bool:
-    """Whether LLVM keeps some of the sums in memory. Of 16 registers it needs one for each vector of weights that several
-    rows share, and one for the other operand; with one vector it loads several steps of that in advance, from eight rows
-    on into too many. So it was seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2."""
+    """Whether LLVM keeps some of the sums in memory, seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2.
+
+    Of 16 registers it needs one for each vector of weights that several rows share, and one for the other operand. With
+    one vector it loads several steps of that in advance, from eight rows on into too many.
+    """
     if target.vector_registers > 16 or tile.rows == 1:
         return False
     return (tile.rows + 1) * tile.vectors >= target.vector_registers or (tile.vectors == 1 and tile.rows >= 8)
