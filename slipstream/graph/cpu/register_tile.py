@@ -158,7 +158,7 @@ def _time_per_multiply_add(tile: Tile, target: Target, register: int, size: int)
 
 
 def _spills(tile: Tile, target: Target) -> bool:
-    """Whether LLVM keeps some of the sums in memory, seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2.
+    """Whether LLVM keeps some sums in memory, seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2.
 
     Of 16 registers it needs one for each vector of weights that several rows share, and one for the other operand. With
     one vector it loads several steps of that in advance, from eight rows on into too many.
