@@ -22,6 +22,7 @@ _IMAGES = 4  # dimensions of a batch of them
 # On a GPU; `torch.compile` is its default mode there, since trying everything takes minutes.
 GPU_NAMES = ("torch", "torch:tf32", "torch.compile", "torch.compile:max-autotune")
 _SPINNING, _NO_SPINNING = "spinning", "no spinning"
+_EXACT = "exact sums"
 _OPENVINO_SETTINGS: dict[str, dict[str, Any]] = {
     "latency": {},
     "threads not pinned": {"ENABLE_CPU_PINNING": False},
@@ -49,6 +50,11 @@ def settings_of(name: str, callers: int = 1) -> tuple[str, ...]:
     if name == "openvino":  # its streams for throughput need requests that overlap
         return tuple(setting for setting in _OPENVINO_SETTINGS if callers > 1 or setting != "throughput")
     return ("",)
+
+
+def exact_setting(name: str, setting: str) -> str:
+    """The same setting where the runtime's faster one computes something else (`machine/exact_onnx.py`)."""
+    return f"{setting}, {_EXACT}" if name == "onnxruntime" else setting
 
 
 def check_baseline(name: str, manifest: Manifest, model: str | None) -> None:
@@ -102,7 +108,8 @@ def open_baseline(name: str, files: ModelFiles, feeds: dict[str, Array], threads
     if name == "onnxruntime":
         from slipstream.frontends import onnx_run
 
-        session = onnx_run.session(files.fixed, threads=threads, spinning=setting != _NO_SPINNING, exact=False)
+        spinning, exact = not setting.startswith(_NO_SPINNING), setting.endswith(_EXACT)
+        session = onnx_run.session(files.fixed, threads=threads, spinning=spinning, exact=exact)
         return lambda: onnx_run.run(session, feeds)
     if name == "openvino":
         return run_openvino(compile_openvino(Path(files.fixed), threads, **_OPENVINO_SETTINGS.get(setting, {})), feeds)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.baselines import ModelFiles, check_baseline, model_files, settings_of
+from slipstream.artifact.baselines import ModelFiles, check_baseline, exact_setting, model_files, settings_of
 from slipstream.artifact.contender import OURS, Contender, Job, LoadFacts
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.latency_statistics import Ratio, Timing, ratio_of, timing_of
@@ -111,13 +111,24 @@ class Comparison:
             self._files = model_files(self.manifest, self._model, self._input_data)
         try:
             for setting in settings_of(name, self._callers):
-                started = self._start(replace(self._job, name=name, setting=setting, files=self._files[0]))
-                theirs, ours = self._comparable(started.outputs()), self._comparable(self._outputs)
-                _must_agree(name, theirs, ours, self._allowed)
+                job = replace(self._job, name=name, setting=setting, files=self._files[0])
+                if not self._agrees(job) and not self._agrees(replace(job, setting=exact_setting(name, setting))):
+                    raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")
         except BaseException:
             for contender in self._started.pop(name, {}).values():
                 contender.close()
             raise
+
+    def _agrees(self, job: Job) -> bool:
+        """Whether a setting of another runtime takes part: a race between programs that compute different things says
+        nothing."""
+        theirs, ours = self._comparable(self._start(job).outputs()), self._comparable(self._outputs)
+        pairs = list(zip_longest(arrays_of(theirs), arrays_of(ours)))
+        if all(a is not None and b is not None and _agree(b, a, self._allowed) for a, b in pairs):
+            return True
+        self._started[job.name].pop(job.setting).close()
+        self.facts[job.name].pop(job.setting)
+        return False
 
     def measure(
         self, pattern: RequestPattern, seconds: float, rng: np.random.Generator, progress: Progress = lambda done: None
@@ -211,13 +222,6 @@ def interleave_blocks(
             blocks[name].append(contenders[name](length, seed))
         rounds += 1
     return blocks
-
-
-def _must_agree(name: str, outputs: list[Any], ours: list[Any], allowed: float) -> None:
-    """A race between programs that compute different things says nothing."""
-    pairs = list(zip_longest(arrays_of(outputs), arrays_of(ours)))
-    if not all(mine is not None and theirs is not None and _agree(mine, theirs, allowed) for theirs, mine in pairs):
-        raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")
 
 
 def _agree(mine: Array, theirs: Array, allowed: float) -> bool:
