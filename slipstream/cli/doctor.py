@@ -94,7 +94,7 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         by = "AMX" if "amx-bf16" in machine.features else "AVX512-BF16"
         rows.append(("", f"{machine.peak_bfloat16_flops / 1e9:.0f} GFLOP/s in bfloat16 by {by}"))
     if machine.integer_instruction == "":
-        rows.append(("int8", "no instruction for 8-bit dot products: quantised models run in ordinary multiplications"))
+        rows.append(("int8", "no instruction for 8-bit dot products: quantised models are computed in float32"))
     elif machine.peak_integer_ops is not None:
         speed = f"{machine.peak_integer_ops / 1e9:.0f} GOP/s in int8"
         rows.append(("", f"{speed} by {machine.integer_instruction} on {machine.cores} cores"))

@@ -17,7 +17,7 @@ class DotProduct:
     """How products of short numbers are computed on a target: filters in a vector, neighbouring products in a lane
     (`group`), the type data have to be in, and how many of them one load may bring (`widths`, the largest first).
 
-    `instruction` is LLVM's name of it; empty where there is none, and then the code is of ordinary multiplications.
+    `instruction` is LLVM's name of it; empty where there is none, and then products of bytes are computed in float32.
     """
 
     instruction: str
