@@ -22,7 +22,7 @@ from slipstream.machine.dot_product import dot_product_of
 from slipstream.machine.target import resolve_target
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
 
-NO_DOT_PRODUCT = "the target has no instruction for 8-bit dot products: the model is computed in float32 and is no faster for its 8 bits"
+NO_DOT_PRODUCT = "the target has no instruction for 8-bit dot products: the model runs in float32 and gains no speed"
 
 
 @dataclass(frozen=True)
