@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's exception says first; the kind of exception where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 class SlipstreamError(Exception):
     """Base of everything Slipstream raises on purpose; the command line prints it as one line, exit code 2."""
 

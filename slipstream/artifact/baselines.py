@@ -52,9 +52,9 @@ def settings_of(name: str, callers: int = 1) -> tuple[str, ...]:
     return ("",)
 
 
-def exact_setting(name: str, setting: str) -> str:
-    """The same setting where the runtime's faster one computes something else (`machine/exact_onnx.py`)."""
-    return f"{setting}, {_EXACT}" if name == "onnxruntime" else setting
+def forms_of(name: str, setting: str) -> tuple[str, ...]:
+    """A setting, and what takes its place where it computes something else (`machine/exact_onnx.py`)."""
+    return (setting, f"{setting}, {_EXACT}") if name == "onnxruntime" else (setting,)
 
 
 def check_baseline(name: str, manifest: Manifest, model: str | None) -> None:

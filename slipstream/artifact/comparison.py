@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.artifact.baselines import ModelFiles, check_baseline, exact_setting, model_files, settings_of
+from slipstream.artifact.baselines import ModelFiles, check_baseline, forms_of, model_files, settings_of
 from slipstream.artifact.contender import OURS, Contender, Job, LoadFacts
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.latency_statistics import Ratio, Timing, ratio_of, timing_of
@@ -111,8 +111,8 @@ class Comparison:
             self._files = model_files(self.manifest, self._model, self._input_data)
         try:
             for setting in settings_of(name, self._callers):
-                job = replace(self._job, name=name, setting=setting, files=self._files[0])
-                if not self._agrees(job) and not self._agrees(replace(job, setting=exact_setting(name, setting))):
+                job = replace(self._job, name=name, files=self._files[0])
+                if not any(self._agrees(replace(job, setting=form)) for form in forms_of(name, setting)):
                     raise InputError(f"{name} computes something else on the same inputs: it cannot be compared")
         except BaseException:
             for contender in self._started.pop(name, {}).values():

@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.artifact.manifest import Part
 from slipstream.artifact.runtime import Executor, dense_array
-from slipstream.errors import ArtifactError
+from slipstream.errors import ArtifactError, first_line
 from slipstream.frontends.inputs import TensorSpec
 from slipstream.runtime.onnx_session import OnnxSession
 
@@ -58,8 +58,7 @@ class PartitionedExecutor(Executor):
             except Exception as error:
                 if isinstance(run, _CompiledPart):
                     raise
-                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {said}") from error
+                raise ArtifactError(f"ONNX Runtime failed in {part.name} of the model: {first_line(error)}") from error
         # An output that is an input must not be the caller's own memory.
         return [values[spec.name].copy() if spec.name in self._given else values[spec.name] for spec in self.outputs]
 

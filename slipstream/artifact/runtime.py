@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.errors import InputError
+from slipstream.errors import InputError, first_line
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.machine.threads import use_threads
 from slipstream.runtime.library import ModelLibrary
@@ -250,7 +250,7 @@ def _readable(spec: TensorSpec) -> Iterator[None]:
     try:
         yield
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        said = first_line(error).rstrip(".")
         raise InputError(
             f"the memory of input {spec.name!r} cannot be read here ({said}): give a dense tensor that is in the CPU's "
             "memory, or a NumPy array"

@@ -7,10 +7,9 @@ About half of real files import into TVM as they are; most of the rest do after 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +94,14 @@ def prepare(
 
 
 def _separate_weights(graph: onnx.GraphProto) -> None:
-    """Give each reader of signed bytes weights of its own: `exact_session` is exact only then."""
+    """Give each reader of signed bytes weights of its own, which `machine/exact_onnx.py` needs."""
     weights = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
     names = {tensor.name for tensor in graph.initializer}
     read = set()
     for node in graph.node:
         for place, name in enumerate(node.input):
             if name in read:
-                own = next(each for each in (f"{name}_{i}" for i in itertools.count(1)) if each not in names)
+                own = next(each for each in (f"{name}_{i}" for i in count(1)) if each not in names)
                 graph.initializer.add().CopyFrom(weights[name])
                 graph.initializer[-1].name = node.input[place] = own
                 names.add(own)

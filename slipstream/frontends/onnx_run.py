@@ -19,7 +19,7 @@ import onnxruntime
 from slipstream.errors import ModelError
 from slipstream.frontends.archives import read_archive
 from slipstream.frontends.output_files import write_outputs
-from slipstream.machine.exact_onnx import exact_session, plain_session
+from slipstream.machine.exact_onnx import cpu_session
 
 Array = np.ndarray[Any, Any]
 _QUIET = 4
@@ -79,9 +79,10 @@ def session(
         options.add_session_config_entry(_EXTERNAL + "file_name", f"{save_to.name}.data")
         options.add_session_config_entry(_EXTERNAL + "min_size_in_bytes", "1024")
     try:
-        return (exact_session if exact else plain_session)(
+        return cpu_session(
             str(path),
             options,
+            exact=exact,
             disabled_optimizers=_WRONG_FUSIONS
             + (_UNWANTED_FUSIONS if save_to else [])
             + (_REWRITES if save_to and folding is Folding.CONSTANTS else []),

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from slipstream.errors import InputError, ModelError
+from slipstream.errors import InputError, ModelError, first_line
 from slipstream.frontends import onnx_run
-from slipstream.machine.exact_onnx import exact_session
+from slipstream.machine.exact_onnx import cpu_session
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -138,7 +138,7 @@ def _prepared(proto: onnx.ModelProto, folder: Path) -> Path:
         with _without_logging():
             quant_pre_process(str(folded), str(prepared), skip_optimization=True, skip_symbolic_shape=True)
     except Exception as error:
-        raise ModelError(f"ONNX Runtime cannot prepare the model for quantisation: {_first_line(error)}") from error
+        raise ModelError(f"ONNX Runtime cannot prepare the model for quantisation: {first_line(error)}") from error
     return prepared
 
 
@@ -215,7 +215,7 @@ def _quantize(original: Path, output: Path, feeds: Sequence[Feed], kept: Sequenc
     except OSError as error:
         raise InputError(f"{output} cannot be written ({error.strerror}): choose another path with -o") from error
     except Exception as error:
-        raise ModelError(f"ONNX Runtime cannot quantise the model: {_first_line(error)}") from error
+        raise ModelError(f"ONNX Runtime cannot quantise the model: {first_line(error)}") from error
 
 
 def _compare(
@@ -259,7 +259,7 @@ def _run(proto: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feed]) ->
             known.add(name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = exact_session(proto.SerializeToString(), options)
+    session = cpu_session(proto.SerializeToString(), options)
     computed = [name for name in names if name in known]
     values: dict[str, list[Array]] = {name: [] for name in names}
     for feed in feeds:
@@ -273,10 +273,6 @@ def _error(expected: Sequence[Array], actual: Sequence[Array]) -> float:
     difference = sum(float(np.square(a.astype(np.float64) - e).sum()) for e, a in zip(expected, actual, strict=True))
     size = sum(float(np.square(e.astype(np.float64)).sum()) for e in expected)
     return float(np.sqrt(difference / size)) if size else float(difference > 0)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.errors import MissingDependencyError, ModelError, ShapeError, UnsupportedModelError
+from slipstream.errors import MissingDependencyError, ModelError, ShapeError, UnsupportedModelError, first_line
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_graph import output_spec
@@ -69,7 +69,7 @@ def load_torch(
     try:
         program = torch.export.export(model.eval(), tuple(example_inputs))
     except Exception as error:
-        raise UnsupportedModelError(f"torch.export cannot capture the module: {_first_line(error)}") from error
+        raise UnsupportedModelError(f"torch.export cannot capture the module: {first_line(error)}") from error
     finally:
         model.train(was_training)
     return _import(program, name=type(model).__name__, source="memory", shapes=shapes)
@@ -81,7 +81,7 @@ def load_pt2(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> M
     try:
         program = torch.export.load(str(path))
     except Exception as error:
-        raise ModelError(f"{path} is not a saved torch.export program: {_first_line(error)}") from error
+        raise ModelError(f"{path} is not a saved torch.export program: {first_line(error)}") from error
     return _import(static_program(program, shapes), name=path.stem, source=str(path.absolute()), shapes=shapes)
 
 
@@ -100,7 +100,7 @@ def static_program(program: Any, shapes: Mapping[str, Sequence[int]] | None) -> 
         return torch.export.export(program.module(), tuple(static))
     except Exception as error:
         given = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        raise ShapeError(f"the exported program does not take {given}: {_first_line(error)}") from error
+        raise ShapeError(f"the exported program does not take {given}: {first_line(error)}") from error
 
 
 def _with_shapes(values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> list[Any]:
@@ -134,7 +134,7 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
             run_ep_decomposition=not converters,
         )
     except Exception as error:
-        raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {_first_line(error)}") from error
+        raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {first_line(error)}") from error
     returned = module["main"].ret_ty
     names = _output_names(program, len(returned.fields))
     return Model(
@@ -197,7 +197,3 @@ def fingerprint(program: Any) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

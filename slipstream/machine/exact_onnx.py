@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 # Weights of signed bytes are made unsigned where the CPU's instruction would cut off sums of two products at 16 bits:
@@ -9,21 +10,18 @@ from typing import Any
 _EXACT = "session.x64quantprecision"
 
 
-def plain_session(model: str | bytes, options: Any, **arguments: Any) -> Any:
-    """An `onnxruntime.InferenceSession` on the CPU."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], **arguments)
-
-
-def exact_session(model: str | bytes, options: Any, **arguments: Any) -> Any:
-    """The same with exact sums.
+def cpu_session(model: str | bytes, options: Any, *, exact: bool = True, **arguments: Any) -> Any:
+    """An `onnxruntime.InferenceSession` on the CPU.
 
     ONNX Runtime fails to make weights unsigned that two operators share; then its sums are as they are by default.
     """
-    options.add_session_config_entry(_EXACT, "1")
-    try:
-        return plain_session(model, options, **arguments)
-    except Exception:
-        options.add_session_config_entry(_EXACT, "0")
-        return plain_session(model, options, **arguments)
+    import onnxruntime
+
+    def opened(setting: str) -> Any:
+        options.add_session_config_entry(_EXACT, setting)
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], **arguments)
+
+    if exact:
+        with suppress(Exception):
+            return opened("1")
+    return opened("0")

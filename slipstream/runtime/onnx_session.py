@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.machine.exact_onnx import exact_session
+from slipstream.machine.exact_onnx import cpu_session
 
 _QUIET = 4
 
@@ -25,7 +25,7 @@ class OnnxSession:
         options.intra_op_num_threads = threads
         # Threads that spin after a part's end would occupy the cores that the next part computes on.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = exact_session(str(path), options)
+        self._session = cpu_session(str(path), options)
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._outputs = list(outputs)
 

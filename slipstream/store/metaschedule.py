@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from slipstream.errors import first_line
 from slipstream.store.errors import StoreError
 from slipstream.store.records import OperatorRecord, ProgramRecord, TrialRecord, digest
 from slipstream.store.store import Store
@@ -70,7 +71,7 @@ def export_metaschedule(
                 try:
                     trace = _trace(store, operator, trial.program, to_trace)
                 except Exception as error:  # whatever TVM says of one program, the others go on
-                    skipped, reason = skipped + 1, reason or _first_line(error)
+                    skipped, reason = skipped + 1, reason or first_line(error)
                     continue
                 seconds = trial.samples if trial.failure is None and trial.samples else (_NO_TIME,)
                 _write_line(records, [operators, [trace, seconds, target, _arguments(operator)]])
@@ -103,7 +104,7 @@ def import_metaschedule(
         try:
             read.append((index, *from_trace(workloads[index], trace), seconds, target))
         except Exception as error:  # as above
-            skipped, reason = skipped + 1, reason or f"{where}: {_first_line(error)}"
+            skipped, reason = skipped + 1, reason or f"{where}: {first_line(error)}"
     with store.database.transaction():
         store.add_operators(operators)
         for index, text, decisions, seconds, target in read:
@@ -124,10 +125,6 @@ def _trace(store: Store, operator: OperatorRecord, program: ProgramRecord, to_tr
     if sketch is None:
         raise ValueError(f"the text of sketch {program.sketch} is not in the store")
     return to_trace(operator.module, sketch, program.decisions)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _arguments(operator: OperatorRecord) -> list[Any] | None:

@@ -228,11 +228,8 @@ def _qgemm(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
     scale = g.op("Mul", g.op("Mul", a_scale, b_scale), g.constant(attributes.get("alpha", 1.0), np.float32))
     if not y_scale:
         return [g.op("Mul", g.cast(sums, np.float32), scale)]
-    return [
-        _requantised(
-            g, g.cast(sums, np.float32), g.op("Div", scale, y_scale), y_zero, y_zero or a_zero or node.input[0]
-        )
-    ]
+    like = y_zero or a_zero or node.input[0]
+    return [_requantised(g, g.cast(sums, np.float32), g.op("Div", scale, y_scale), y_zero, like)]
 
 
 def _dequantised(g: Builder, value: str, scale: str, zero: str) -> str:
