@@ -122,3 +122,8 @@ class Event:
 
 
 Watcher = Callable[[Event, Snapshot], None]
+
+
+def tell(watcher: Watcher, kind: str, snapshot: Snapshot, **data: object) -> None:
+    """That something happened just now."""
+    watcher(Event(kind, snapshot.elapsed, data), snapshot)

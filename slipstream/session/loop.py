@@ -27,7 +27,7 @@ from slipstream.schedulers.types import Scheduler, SchedulerError
 from slipstream.search.types import Question, Search
 from slipstream.session.budget import Budget
 from slipstream.session.cost_learning import CostLearning
-from slipstream.session.events import Event, Snapshot, Watcher
+from slipstream.session.events import Snapshot, Watcher, tell
 from slipstream.session.families import Families
 from slipstream.session.history import FAILURES_OF_THE_PROGRAM, Slot, Trial
 from slipstream.session.operator_trials import OperatorTrials
@@ -531,4 +531,4 @@ class Session:
         snapshot.remaining = self.budget.remaining(
             snapshot.elapsed, history.answered, snapshot.start_latency, snapshot.latency
         )
-        self._watcher(Event(kind, snapshot.elapsed, data), snapshot)
+        tell(self._watcher, kind, snapshot, **data)

@@ -43,6 +43,11 @@ class SessionModel:
         return {label_of(self.name, shape): own for shape, own in found.items()}
 
 
+def are_several(models: Sequence[SessionModel]) -> bool:
+    """Whether several models were asked for; a list of one counts."""
+    return bool(models[0].name)
+
+
 def label_of(name: str, shape: str) -> str:
     """What people read of a model of several at one of its shapes."""
     return f"{name} {shape}".strip()
@@ -62,7 +67,7 @@ def title_of(models: Sequence[SessionModel]) -> str:
 
 def fingerprint_of(models: Sequence[SessionModel]) -> str:
     """The model's; of several, equal for equal models under equal names."""
-    if not models[0].name:
+    if not are_several(models):
         return models[0].model.fingerprint
     content = repr([(one.name, one.model.fingerprint) for one in models])
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
