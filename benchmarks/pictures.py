@@ -27,8 +27,8 @@ _STYLE = {
 }
 
 
-def draw(path: Path, inches: tuple[float, float], columns: int, fill: Any) -> None:
-    """Write the SVG that `fill` draws into a row of axes.
+def draw(path: Path, inches: tuple[float, float], columns: int, fill: Any, *, rows: int = 1) -> None:
+    """Write the SVG that `fill` draws into a row of axes, or into several, one after the other.
 
     Neither the date nor matplotlib's version is in the file, and no length depends on the fonts of the machine or on
     what else has been set in this process.
@@ -40,7 +40,7 @@ def draw(path: Path, inches: tuple[float, float], columns: int, fill: Any) -> No
     with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
         figure = Figure(figsize=inches)
         FigureCanvasSVG(figure)
-        fill(figure, *figure.subplots(1, columns, squeeze=False)[0])
+        fill(figure, *figure.subplots(rows, columns, squeeze=False).flat)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 

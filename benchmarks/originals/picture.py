@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,31 @@ _COLOURS = {
     METASCHEDULE: "#3c8d4f",
     OURS: pictures.OURS,
 }
+_PANELS_A_ROW = 3
 _HIGHEST = 8.0  # times the lowest latency: what is slower is not shown
 
 
 def picture(data: Mapping[str, Any], path: Path) -> None:
-    def fill(figure: Any, *columns: Any) -> None:
-        figure.subplots_adjust(left=0.07, right=0.98, wspace=0.25, top=0.78, bottom=0.14)
-        for axes, (model, result) in zip(columns, data.items(), strict=True):
-            _curves(axes, model, result)
-        columns[0].set_ylabel("latency, ms")
-        entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in columns]
-        lines = {label: line for panel in entries for line, label in panel}
-        pictures.legend(columns[0], handles=list(lines.values()), labels=list(lines), ncols=5)
+    columns = max(1, min(_PANELS_A_ROW, len(data)))
+    rows = max(1, math.ceil(len(data) / columns))
+    height = 3.4 * rows
 
-    pictures.draw(path, (max(6.4, 4.4 * len(data)), 3.4), max(1, len(data)), fill)
+    def fill(figure: Any, *panels: Any) -> None:
+        used, unused = panels[: len(data)], panels[len(data) :]
+        figure.subplots_adjust(
+            left=0.07, right=0.98, wspace=0.25, hspace=0.55, top=1 - 0.75 / height, bottom=0.48 / height
+        )
+        for axes, (model, result) in zip(used, data.items(), strict=True):
+            _curves(axes, model, result)
+        for axes in unused:
+            axes.remove()
+        for axes in panels[::columns]:
+            axes.set_ylabel("latency, ms")
+        entries = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in used]
+        lines = {label: line for panel in entries for line, label in panel}
+        pictures.legend(panels[0], handles=list(lines.values()), labels=list(lines), ncols=5)
+
+    pictures.draw(path, (max(6.4, 4.4 * columns), height), columns, fill, rows=rows)
 
 
 def _curves(axes: Any, model: str, result: Mapping[str, Any]) -> None:
