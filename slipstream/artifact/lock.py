@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.artifact.directory import replace_text
 from slipstream.artifact.manifest import BuildChoices, Manifest
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, first_line
 from slipstream.frontends.shape_lists import Shapes
 from slipstream.machine.cuda import CudaDevice, find_device
 from slipstream.machine.target import Target, available_cores, lacking_features
@@ -117,7 +117,7 @@ class Lock:
         except LockError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, SlipstreamError) as error:
-            said = f"{error} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            said = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
             raise LockError(
                 f"{path} is damaged ({said}): take it from version control again, or write it with "
                 "'slipstream tune MODEL --lock'"

@@ -8,7 +8,7 @@ from slipstream.artifact.bench import BACK_TO_BACK, bench
 from slipstream.artifact.directory import artifact_in
 from slipstream.artifact.lock import LockedLatency
 from slipstream.artifact.manifest import Manifest
-from slipstream.errors import ArtifactError, InputError, MissingDependencyError
+from slipstream.errors import ArtifactError, InputError, MissingDependencyError, first_line
 
 SECONDS = 6.0
 
@@ -53,5 +53,5 @@ def time_for_lock(directory: str | Path) -> tuple[dict[str, LockedLatency], str]
     try:
         return of_shapes(against), ""
     except (ArtifactError, InputError, MissingDependencyError) as error:
-        why = f"the lock file has no time of {against} to compare with: {str(error).splitlines()[0]}"
+        why = f"the lock file has no time of {against} to compare with: {first_line(error)}"
         return of_shapes(""), why

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.errors import BuildError, SlipstreamError, VerificationError
+from slipstream.errors import BuildError, SlipstreamError, VerificationError, first_line
 from slipstream.frontends import Model
 from slipstream.machine.target import Target
 from slipstream.program.decisions import to_json
@@ -134,7 +134,7 @@ class Finish:
             manifest = write(artifact, program=schedule_with(winners, self.target), tuned=tuned)
         except (VerificationError, BuildError) as error:
             what = "wrong" if isinstance(error, VerificationError) else "not to be built"
-            note = f"the tuned model was {what} and the default one was compiled instead: {str(error).splitlines()[0]}"
+            note = f"the tuned model was {what} and the default one was compiled instead: {first_line(error)}"
             manifest = write(artifact)
         else:
             if all(program.origin == "default" for program in winners.values()):

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from slipstream.artifact.verify import verify
-from slipstream.errors import VerificationError
+from slipstream.errors import VerificationError, first_line
 from slipstream.frontends.inputs import Array, TensorSpec, random_inputs
 from slipstream.frontends.model import Model
 from slipstream.graph.cpu.pipeline import NAME as TIR_PIPELINE
@@ -81,7 +81,7 @@ def check_programs(
             tuned = Built(with_programs(mod, {**dict.fromkeys(operators), **attempt}, target), target)
             verify(model, tuned, [feed])
         except VerificationError as error:
-            note = f"the tuned module was wrong: {str(error).splitlines()[0]}"
+            note = f"the tuned module was wrong: {first_line(error)}"
         except Exception as error:  # whatever TVM says of a module
             note = f"the tuned module could not be built: {(str(error).splitlines() or [type(error).__name__])[-1]}"
         else:

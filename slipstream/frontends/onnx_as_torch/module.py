@@ -9,7 +9,7 @@ import onnx
 import torch
 from torch import fx
 
-from slipstream.errors import ShapeError, UnsupportedModelError
+from slipstream.errors import ShapeError, UnsupportedModelError, first_line
 from slipstream.frontends.onnx_as_torch.op import Emitter, Op, Value, tensor_of, torch_dtype
 from slipstream.frontends.onnx_as_torch.table import TABLE
 
@@ -40,7 +40,7 @@ def as_torch(model: onnx.ModelProto) -> torch.nn.Module:
         try:
             result = TABLE[node.op_type](op)
         except (RuntimeError, TypeError) as error:  # torch has the function, but not for these arguments
-            raise op.unsupported(str(error).splitlines()[0]) from error
+            raise op.unsupported(first_line(error)) from error
         results = result if isinstance(result, list | tuple) else [result]
         values.update(zip(node.output, results, strict=False))
     emitter.graph.output(tuple(emitter.buffer(values[output.name]) for output in model.graph.output))
