@@ -64,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=3, help="of each side, one after the other")
     parser.add_argument("--rounds", type=int, default=12, help="in each of them")
     parser.add_argument("--cores", type=int, help="use only so many, the first of those that may be used [all]")
+    parser.add_argument("--machine", default="", help="a name: results of this machine get a table of their own")
     parser.add_argument("--prepare", action="store_true", help="make what takes long to make, untuned artifacts too")
 
 
@@ -86,7 +87,10 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             continue
         found = compare(options.sides, jobs, processes=options.processes, rounds=options.rounds, seed=options.seed)
         name = f"{model} on {options.cores} cores" if options.cores else model
-        yield name, {"threads": available_cores(), "budget": options.budget, "sides": found}
+        part = {"threads": available_cores(), "budget": options.budget, "sides": found}
+        if options.machine:
+            name, part["machine"] = f"{name}, {options.machine}", options.machine
+        yield name, part
 
 
 def bind(cores: int) -> None:
@@ -130,15 +134,23 @@ def ratios(sides: Mapping[str, Any], side: str, to: str = OURS) -> list[float]:
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    in_float = _in_float(data)
-    return (_markdown(in_float) if in_float else "") + short_types.markdown(data)
+    lines = []
+    for machine, models in _by_machine(data).items():
+        lines += ["", f"## {machine}", ""] if machine else []
+        lines += _lines(models)
+    return "\n".join(lines) + "\n" * bool(lines) + short_types.markdown(data)
 
 
-def _in_float(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: model for name, model in data.items() if "dtype" not in model}
+def _by_machine(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The models in float32 on the machine without a name, then those on others."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, model in data.items():
+        if "dtype" not in model:
+            found.setdefault(model.get("machine", ""), {})[name] = model
+    return dict(sorted(found.items()))
 
 
-def _markdown(data: Mapping[str, Any]) -> str:
+def _lines(data: Mapping[str, Any]) -> list[str]:
     named = [side for side in _HEADINGS if any(side in model["sides"] for model in data.values())]
     lines = [
         "How many times as fast as each the tuned model is; above 1, Slipstream is faster. In brackets the quartiles"
@@ -153,7 +165,7 @@ def _markdown(data: Mapping[str, Any]) -> str:
     lines.append("| geometric mean | | " + " | ".join(f"{m:.2f}" if m else "" for m in means) + " |")
     for name, model in data.items():
         lines += ["", f"### {name}", "", *_details(model)]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _details(model: Mapping[str, Any]) -> list[str]:
@@ -168,16 +180,17 @@ def _details(model: Mapping[str, Any]) -> list[str]:
 
 def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     """Per model and side, and the geometric mean over the models a side could run: how many times as fast we are."""
-    short, data = short_types.numbers(data), _in_float(data)
-    found = {"models": str(len(data)), **short}
-    for side in (UNTUNED, *_HEADINGS):
-        if mean := _mean(data, side):
-            found[f"mean {side}"] = f"{mean:.2f}"
-            each = [median(ratios(model["sides"], side)) for model in data.values() if _ran(model["sides"], side)]
-            found |= {f"least {side}": f"{min(each):.2f}", f"most {side}": f"{max(each):.2f}"}
-        for name, model in data.items():
-            if _ran(model["sides"], side):
-                found[f"{name} {side}"] = f"{median(ratios(model['sides'], side)):.2f}"
+    found = {"models": "0", **short_types.numbers(data)}
+    for machine, models in _by_machine(data).items():
+        of = f", {machine}" if machine else ""
+        found[f"models{of}"] = str(len(models))
+        for side in (UNTUNED, *_HEADINGS):
+            each = {name: median(ratios(m["sides"], side)) for name, m in models.items() if _ran(m["sides"], side)}
+            if each:
+                found[f"mean {side}{of}"] = f"{geometric_mean(each.values()):.2f}"
+                found[f"least {side}{of}"] = f"{min(each.values()):.2f}"
+                found[f"most {side}{of}"] = f"{max(each.values()):.2f}"
+            found |= {f"{name} {side}": f"{value:.2f}" for name, value in each.items()}
     return found
 
 

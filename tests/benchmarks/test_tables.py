@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from benchmarks import gpu_table, runner
+from benchmarks import gpu_table, latency, runner
 from benchmarks.ablation_table import after_as_many, at, slower, time_to, together
 
 MEASURED = [name for name in runner.titles() if runner.read(name) is not None]
@@ -19,7 +19,7 @@ def test_a_table_is_made_from_raw_results_alone(name):
     assert (runner.RESULTS / f"{name}.md").read_text() == runner.page_of(import_module(f"benchmarks.{name}"), raw)
 
 
-@pytest.mark.parametrize("name", ["ablation", "methods"])
+@pytest.mark.parametrize("name", ["ablation", "methods", "originals"])
 def test_a_picture_is_made_from_raw_results_alone(name, tmp_path):
     raw = runner.read(name)
     assert raw is not None
@@ -31,6 +31,25 @@ def test_every_benchmark_says_how_long_it_takes():
     for name, title in runner.titles().items():
         assert title.endswith((").", "):", ")")), f"{name}: {title}"
         assert "(" in title, name
+
+
+def test_results_of_a_named_machine_have_a_table_and_means_of_their_own():
+    def model(ours: float, theirs: float) -> dict[str, object]:
+        found = {"slipstream": ours, "slipstream untuned": 2 * ours, "onnxruntime": theirs}
+        return {"sides": {side: {"blocks": [[seconds]], "error": 0.0} for side, seconds in found.items()}}
+
+    data = {"a": model(1.0, 3.0), "a, Other": {**model(1.0, 5.0), "machine": "Other"}}
+    numbers = latency.numbers(data)
+    assert {key: numbers[key] for key in ("models", "mean onnxruntime", "a onnxruntime")} == {
+        "models": "1",
+        "mean onnxruntime": "3.00",
+        "a onnxruntime": "3.00",
+    }
+    assert numbers["mean onnxruntime, Other"] == numbers["a, Other onnxruntime"] == "5.00"
+    first, other = latency.markdown(data).split("\n## Other\n")
+    assert "| a, Other |" not in first
+    assert "| a |" not in other
+    assert "| geometric mean | | 2.00 | 5.00 |" in other
 
 
 def test_a_gpu_run_without_a_preset_is_held_against_one_on_the_same_model():
