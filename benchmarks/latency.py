@@ -161,8 +161,9 @@ def _lines(data: Mapping[str, Any]) -> list[str]:
         sides = model["sides"]
         rows.append([name, f"{1e3 * _median(sides[OURS]):.2f}", *(_cell(sides, side) for side in (UNTUNED, *named))])
     lines += table(["model", "ms", "untuned", *(_HEADINGS[side] for side in named)], rows)
-    means = [_mean(data, side) for side in (UNTUNED, *named)]
-    lines.append("| geometric mean | | " + " | ".join(f"{m:.2f}" if m else "" for m in means) + " |")
+    each = [_times_as_fast(data, side).values() for side in (UNTUNED, *named)]
+    means = [f"{geometric_mean(values):.2f}" if values else "" for values in each]
+    lines.append("| geometric mean | | " + " | ".join(means) + " |")
     for name, model in data.items():
         lines += ["", f"### {name}", "", *_details(model)]
     return lines
@@ -185,7 +186,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
         of = f", {machine}" if machine else ""
         found[f"models{of}"] = str(len(models))
         for side in (UNTUNED, *_HEADINGS):
-            each = {name: median(ratios(m["sides"], side)) for name, m in models.items() if _ran(m["sides"], side)}
+            each = _times_as_fast(models, side)
             if each:
                 found[f"mean {side}{of}"] = f"{geometric_mean(each.values()):.2f}"
                 found[f"least {side}{of}"] = f"{min(each.values()):.2f}"
@@ -194,9 +195,9 @@ def numbers(data: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _mean(data: Mapping[str, Any], side: str) -> float:
-    medians = [median(ratios(m["sides"], side)) for m in data.values() if _ran(m["sides"], side)]
-    return geometric_mean(medians) if medians else 0.0
+def _times_as_fast(data: Mapping[str, Any], side: str) -> dict[str, float]:
+    """As a side, by the models that it could run."""
+    return {name: median(ratios(m["sides"], side)) for name, m in data.items() if _ran(m["sides"], side)}
 
 
 def _ran(sides: Mapping[str, Any], side: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's exception says first; the kind of exception where it says nothing."""
+    """What an exception says first; its kind where it says nothing."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -22,7 +21,7 @@ from slipstream.session.events import OperatorProgress, Watcher, tell
 from slipstream.session.models import SessionModel, are_several, errors_of
 from slipstream.session.result import UNFINISHED, TunedModel, TunedOperator, TuningResult
 from slipstream.session.shapes import Calls, ShapeLatency, modules_by_variant, shape_latencies
-from slipstream.session.state_names import BANDWIDTH, WINNERS
+from slipstream.session.state_names import BANDWIDTH, WINNERS, save
 from slipstream.session.untuned_model import times_of_untuned, worth_comparing
 from slipstream.store import SessionRecord
 
@@ -61,7 +60,8 @@ class Finish:
             used |= {} if failed or models[-1].fallback else own
         if failed:
             raise failed[0]
-        self._save(WINNERS, {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()})
+        programs = {key: [p.sketch.digest, to_json(p.decisions)] for key, p in used.items()}
+        save(session.store, self.before.id, WINNERS, programs)
         self._save_bandwidth()
         snapshot.phase, snapshot.doing, snapshot.current = "done", "", None
         result = TuningResult(
@@ -246,11 +246,7 @@ class Finish:
         store = self.session.store
         here = store.hardware(self.before.hardware).get("kind") == "cpu" and not self._is_remote
         if here and store.state(self.before.id, BANDWIDTH) is None:
-            self._save(BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
-
-    def _save(self, name: str, value: Any) -> None:
-        """Store something that only those who look at the session later will ask for."""
-        self.session.store.put_state(self.before.id, name, 0, json.dumps(value).encode())
+            save(store, self.before.id, BANDWIDTH, measure_bandwidth(self.target, seconds=0.1))
 
 
 def _tuned(row: OperatorProgress) -> TunedOperator:

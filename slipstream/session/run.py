@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from slipstream.session.models import SessionModel, are_several, title_of
 from slipstream.session.result import UNFINISHED, TuningResult
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import Calls
-from slipstream.session.state_names import FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS
+from slipstream.session.state_names import FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, save
 from slipstream.session.untuned_model import worth_comparing
 from slipstream.store import Store
 
@@ -93,7 +92,7 @@ class SessionRun:
             if families.nothing_fits:
                 text = "the priors fit no operator of this model and are not used: they were made for other sketches"
                 tell(self.watcher, "message", snapshot, text=text)
-            self._save(FAMILIES, [{"similarity": dict(f.similarity)} for f in families.families])
+            save(self.store, record.id, FAMILIES, [{"similarity": dict(f.similarity)} for f in families.families])
             return families
 
         with Interrupt() as interrupt, contextlib.closing(made.measurer.make(context)) as measurer:
@@ -125,7 +124,14 @@ class SessionRun:
             seconds = 0.0 if reason in UNFINISHED else _SETTLE_SHARE * own
             settle_near_ties(session, measurer, winners, seconds, interrupt.asked)
         finish = Finish(
-            session, self.directory, self.record, self.models, self._calls, self.target, self.watcher, self.lock
+            session=session,
+            directory=self.directory,
+            before=record,
+            models=self.models,
+            calls=self._calls,
+            target=self.target,
+            watcher=self.watcher,
+            lock=self.lock,
         )
         return finish.run(reason, winners)
 
@@ -136,11 +142,11 @@ class SessionRun:
             return
         self._calls = [one.calls() for one in self.models]
         snapshot.calls = {label: own for calls in self._calls for label, own in calls.items()}
-        self._save(SHAPES, snapshot.calls)
+        save(self.store, self.directory.session, SHAPES, snapshot.calls)
         if are_several(self.models):
             pairs = zip(self.models, self._calls, strict=True)
             snapshot.weights = {label: one.weight for one, calls in pairs for label in calls}
-            self._save(WEIGHTS, snapshot.weights)
+            save(self.store, self.directory.session, WEIGHTS, snapshot.weights)
 
     def _context(self, peak_flops: float, references: Mapping[str, str], model_weights: int) -> Context:
         """What the session's parts are made from."""
@@ -162,12 +168,8 @@ class SessionRun:
         if saved is not None:
             return float(saved[1])
         peak = _measure_peak(self.target)
-        self.store.put_state(self.directory.session, PEAK_FLOPS, 0, repr(peak).encode())
+        save(self.store, self.directory.session, PEAK_FLOPS, peak)
         return peak
-
-    def _save(self, name: str, value: Any) -> None:
-        """Store something that only those who look at the session later will ask for."""
-        self.store.put_state(self.directory.session, name, 0, json.dumps(value).encode())
 
     def _reserve(self, session: Any) -> float:
         """Seconds to leave for the end: settling, and about what building each operator's best program took, twice

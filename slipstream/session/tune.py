@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from slipstream.session.result import TuningResult
 from slipstream.session.run import SessionRun
 from slipstream.session.settings import Settings, make_settings
 from slipstream.session.show_progress import show_progress
+from slipstream.session.state_names import save
 from slipstream.store import PostgresUrl, SessionRecord, Store, StoreLocation, store_location
 from slipstream.store.opening import check_location
 from slipstream.tvm_bridge.imports import import_tvm_without_torch
@@ -226,7 +226,7 @@ def resume(
             now = Budget.of(budget, trials, until_latency, until_gain_below)
             if now != Budget():
                 limits = _more(now, record, opened)
-                opened.put_state(record.id, BUDGET, 0, json.dumps(limits.to_json()).encode())
+                save(opened, record.id, BUDGET, limits.to_json())
             opened.update_session(folder.session, status="running")
             watcher = _with_messages(_broadcast([*callbacks, *views]), models)
             return SessionRun(folder, opened, models, operators, resolved, parts, watcher, began, file, fleet).run()
