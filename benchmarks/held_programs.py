@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from benchmarks.candidates import operators_of
 from benchmarks.ended_session import EndedSession
+from benchmarks.lanes import on_cores
 from slipstream.graph.operators import Operator, weights_read
 from slipstream.machine.target import Target, resolve_target
 from slipstream.measure import MeasureConfig, reference_text
@@ -66,21 +69,35 @@ class HeldPrograms:
         of_operator.setdefault(program.identity, program)
         return list(of_operator).index(program.identity)
 
-    def time_again(self, samples: int, seed: int) -> dict[str, list[float | None]]:
+    def time_again(self, samples: int, seed: int, lanes: Sequence[Sequence[int]] = ()) -> dict[str, list[float | None]]:
         """Seconds of every program, by operator: the median of so many samples, all of an operator's in turns.
 
-        None for one that fails now.
+        None for one that fails now. With `lanes`, sets of as many cores each, every lane times the programs of
+        other operators at the same time.
         """
-        rng = np.random.default_rng(seed)
+        ready = {key: self._measurements(key, programs.values()) for key, programs in self.programs.items()}
+        lanes = lanes or [sorted(os.sched_getaffinity(0))]
+        by_size = sorted(ready, key=lambda key: len(ready[key]), reverse=True)
+
+        def of_lane(number: int) -> dict[str, list[float | None]]:
+            with on_cores(lanes[number]):
+                some = {key: ready[key] for key in by_size[number :: len(lanes)]}
+                return self._time_in_turns(some, samples, np.random.default_rng([seed, number]))
+
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            found = {key: seconds for some in pool.map(of_lane, range(len(lanes))) for key, seconds in some.items()}
+        return {key: found[key] for key in self.programs}
+
+    def _time_in_turns(
+        self, ready: Mapping[str, Sequence[Measurement]], samples: int, rng: np.random.Generator
+    ) -> dict[str, list[float | None]]:
         all_of_them = Settling(near=math.inf, most_finalists=10**6, least_rounds=samples, most_rounds=samples)
-        references = {key: reference_text(self.known[key].func) for key in self.programs}
-        found: dict[str, list[float | None]] = {}
+        references = {key: reference_text(self.known[key].func) for key in ready}
         config = MeasureConfig(model_weights=weights_read(self.known.values()))
+        found: dict[str, list[float | None]] = {key: [None] * len(self.programs[key]) for key in ready}
         with cpu_measurer(self.target, references, config) as measurer:
-            for key, programs in self.programs.items():
-                ready = self._measurements(key, programs.values())
-                found[key] = [None] * len(programs)
-                for number, seconds in _in_turns(measurer, ready, rng, all_of_them).items():
+            for key, some in ready.items():
+                for number, seconds in _in_turns(measurer, some, rng, all_of_them).items():
                     found[key][number] = seconds
         return found
 

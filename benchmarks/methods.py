@@ -66,19 +66,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials-per-operator", type=int, default=200, help="on average; ends a run before its budget")
     lanes_argument(parser)
     parser.add_argument("--retimings", type=int, default=12, help="samples of each program, in turns")
+    parser.add_argument("--retiming-lanes", type=int, default=1, help="of which each times other operators' programs")
     parser.add_argument("--rounds", type=int, default=12, help="of the comparison of whole models")
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     # All runs first, so that no lane waits for the last run of a model.
     sessions = tune_all(options)
+    lanes = shares(options.lanes)
     for model, sketches in sessions:
         folder, runs = _folder(options, model, sketches), sessions[model, sketches]
-        with on_cores(shares(options.lanes)[0]):  # programs are for as many threads as a run had cores
+        with on_cores(lanes[0]):  # programs are for as many threads as a run had cores
             held = HeldPrograms.of(model, runs, own_sketches=sketches == "own")
             found = {
                 "operators": held.operators,
-                "seconds": held.time_again(options.retimings, options.seed),
+                "seconds": held.time_again(options.retimings, options.seed, lanes[: options.retiming_lanes]),
                 "runs": [
                     {"side": side, "seed": seed, **ended.to_json(), "steps": held.steps(ended)}
                     for (side, seed), ended in runs.items()
