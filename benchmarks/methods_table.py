@@ -170,25 +170,32 @@ def _whole(result: Result, side: str) -> str:
     return with_range(ratios, 2) if ratios else ""
 
 
-_COLOURS = ("#9aa4ae", "#59636e", "#c77700", "#3a8f3a", pictures.OURS)
+_COLOURS = {
+    "gradient, evolution 64": "#59636e",
+    "dynatune, evolution 64": "#c77700",
+    "gradient, evolution 16": "#9aa4ae",
+    "dynatune, evolution 16": "#d9a962",
+    "gradient, diffusion 8": "#3a8f3a",
+    "dynatune, diffusion 8": pictures.OURS,
+}
 
 
 def picture(parts: Mapping[str, Result], path: Path) -> None:
     def fill(figure: Any, *panels: Any) -> None:
         figure.subplots_adjust(left=0.1 if len(parts) == 1 else 0.07, right=0.98, wspace=0.3, top=0.76, bottom=0.15)
         for axes, (name, result) in zip(panels, parts.items(), strict=True):
-            for number, side in enumerate(sides(result)):
+            for side in sides(result):
                 for order, run in enumerate(r for r in result["runs"] if r["side"] == side):
                     points = curve(result, run)
                     at, value = zip(*[(seconds, latency / lowest(result)) for seconds, latency in points], strict=True)
                     label = side if order == 0 else None
-                    axes.step(at, value, where="post", color=_COLOURS[number % len(_COLOURS)], lw=1.1, label=label)
+                    axes.step(at, value, where="post", color=_COLOURS[side], lw=1.1, label=label)
             axes.set_title(name, pad=40)
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_ylim(1, None)
             axes.set_xlabel("seconds from the start of the command")
+            pictures.legend(axes, ncols=2)
         panels[0].set_ylabel("latency to the best known")
-        pictures.legend(panels[0], ncols=2)
 
     pictures.draw(path, (max(6.4, 4.4 * len(parts) + 0.6), 3.8), len(parts), fill)
