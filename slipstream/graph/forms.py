@@ -25,11 +25,14 @@ TILES = {"winograd2": 2, "winograd4": 4}
 _LARGEST_OF_HALVES = 2
 
 # Larger tiles save more multiplications but have more weights, which a running model reads from memory. For images of
-# fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones. A core with short
-# vectors takes longer to multiply, and no longer to read.
+# fewer pixels than these, tiles of 4 x 4 outputs, or of 2 x 2, are not faster than smaller ones. Cores with short
+# vectors take longer to multiply, and no longer to read; many of them are as fast as a few with long ones.
 _FEWEST_PIXELS = {"winograd4": 17 * 17, "winograd2": 12 * 12}
-_FEWEST_PIXELS_IN_SHORT_VECTORS = {"winograd4": 7 * 7, "winograd2": 12 * 12}
-_SHORT_VECTOR = 4  # lanes
+_FEWEST_PIXELS_OF_LANES = {
+    4: {"winograd4": 7 * 7, "winograd2": 12 * 12},
+    8: {"winograd4": 14 * 14, "winograd2": 7 * 7},
+}
+_FEW_CORES = 4
 # With fewer multiplications than this, starting the three stages on the cores takes longer than the work.
 _FEWEST_MULTIPLICATIONS = 5_000_000
 # Least tiles per core to distribute work by tiles: with fewer, the shares are uneven.
@@ -118,7 +121,7 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
     if convolution is None or not _is_worthwhile(convolution, target):
         return None
     pixels = convolution.height * convolution.width
-    limits = _FEWEST_PIXELS_IN_SHORT_VECTORS if target.vector_lanes <= _SHORT_VECTOR else _FEWEST_PIXELS
+    limits = _fewest_pixels(target)
     usable = tiles_of(target)
     form = next((form for form, fewest in limits.items() if pixels >= fewest and form in usable), DIRECT)
     if form == DIRECT:
@@ -129,6 +132,13 @@ def _preferred_start(func: tirx.PrimFunc, target: Target) -> Start | None:
         convolution.weight_bytes(TILES[form]) <= NEAR_BYTES and tiles >= _TILES_PER_CORE * target.threads
     )
     return _winograd_start(func, form, by_tiles, target)
+
+
+def _fewest_pixels(target: Target) -> dict[str, int]:
+    """Of 8 lanes on many cores nothing was measured: those of long vectors count, whose forms have smaller weights."""
+    if target.vector_lanes == 8 and target.threads > _FEW_CORES:
+        return _FEWEST_PIXELS
+    return _FEWEST_PIXELS_OF_LANES.get(target.vector_lanes, _FEWEST_PIXELS)
 
 
 def _is_worthwhile(convolution: Convolution, target: Target) -> bool:

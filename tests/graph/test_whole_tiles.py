@@ -114,8 +114,10 @@ def test_sums_that_do_not_fit_sixteen_registers_are_not_taken_for_fast() -> None
     avx2 = Target("x86_64", "znver3", ("avx2", "fma"), (), 2)
     assert whole_rows(27, 32, avx2)[0] > 27
     assert whole_rows(28, 32, avx2)[0] == 28
+    assert whole_rows(7, 64, avx2)[0] == 8  # for tiles of 4 x 2 instead of 7 x 1
     avx512 = Target("x86_64", "cascadelake", ("avx2", "avx512f", "fma"), (), 2)
     assert whole_rows(27, 64, avx512)[0] == 27
+    assert whole_rows(7, 64, avx512)[0] == 7
 
 
 @given(columns=st.integers(1, 300), vectors=st.integers(1, 40))

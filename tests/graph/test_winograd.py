@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from slipstream.graph.prepare import prepare
 from slipstream.graph.winograd.form import find_convolution
 from slipstream.graph.winograd.schedule import _register_tile, _Sizes
 from slipstream.graph.winograd.transforms import TRANSFORMS, transform_square
-from slipstream.machine.target import resolve_target
+from slipstream.machine.target import Target, resolve_target
 from slipstream.measure.arena import aligned
 from slipstream.measure.lowering import arguments_of, as_tensor, generate, lower
 from slipstream.program.space import Space
@@ -159,26 +159,36 @@ def test_other_convolutions_stay_as_they_are(other: Convolution) -> None:
     assert start.form == ""
 
 
+# By lanes and cores.
+TARGETS = {
+    "16": Target("x86_64", "cascadelake", ("avx2", "avx512f", "fma"), (), 2),
+    "8": Target("x86_64", "znver3", ("avx2", "fma"), (), 2),
+    "8, many cores": Target("x86_64", "znver3", ("avx2", "fma"), (), 16),
+    "4": Target("aarch64", "neoverse-n1", ("neon",), (), 2),
+}
+
+
 @pytest.mark.parametrize(
-    ("convolution", "in_long_vectors", "in_short_vectors"),
+    ("convolution", "forms"),
     [
-        (Convolution(28, 28, 64, 64), "winograd4", "winograd4"),
-        (Convolution(14, 14, 64, 64), "winograd2", "winograd4"),
-        (Convolution(7, 7, 64, 64, batch=8), "", "winograd4"),
-        (Convolution(6, 6, 64, 64, batch=8), "", ""),  # too few pixels for the weights
-        (Convolution(28, 28, 16, 16), "", ""),  # too little work
-        (Convolution(28, 28, 18, 64), "", ""),  # vectors that are not full
+        (Convolution(28, 28, 64, 64), ("winograd4", "winograd4", "winograd4", "winograd4")),
+        (Convolution(14, 14, 64, 64), ("winograd2", "winograd4", "winograd2", "winograd4")),
+        (Convolution(13, 13, 64, 64), ("winograd2", "winograd2", "winograd2", "winograd4")),
+        (Convolution(7, 7, 64, 64, batch=8), ("", "winograd2", "", "winograd4")),
+        (Convolution(6, 6, 64, 64, batch=8), ("", "", "", "")),  # too few pixels for the weights
+        (Convolution(28, 28, 16, 16), ("", "", "", "")),  # too little work
+        (Convolution(28, 28, 18, 64), ("", "", "", "")),  # vectors that are not full
     ],
 )
-def test_the_rule_for_untuned_operators(convolution: Convolution, in_long_vectors: str, in_short_vectors: str) -> None:
-    form = in_short_vectors if TARGET.vector_lanes == 4 else in_long_vectors
-    func = function(convolution)
-    start = untuned_start(func, TARGET)
-    assert start is not None
-    assert start.form == form
-    assert ("winograd_product" in str(schedule_untuned(func, TARGET))) == bool(form)
-    default = Space("key", func, TARGET).default
-    assert (default.sketch.form, default.origin) == (form, "default")
+def test_the_rule_for_untuned_operators(convolution: Convolution, forms: tuple[str, ...]) -> None:
+    for target, form in zip(TARGETS.values(), forms, strict=True):
+        func = function(convolution)
+        start = untuned_start(func, target)
+        assert start is not None
+        assert start.form == form, target
+        assert ("winograd_product" in str(schedule_untuned(func, target))) == bool(form)
+        default = Space("key", func, target).default
+        assert (default.sketch.form, default.origin) == (form, "default")
 
 
 def test_decisions_diffuse_between_relatives_of_one_form_only() -> None:
@@ -208,12 +218,21 @@ def test_the_convolution_that_is_found() -> None:
     assert found.multiplications == 2 * 11 * 4 * 20 * 32 * 9
 
 
-@pytest.mark.parametrize("tiles", [(7, 7), (14, 14), (4, 4), (5, 3), (1, 1)])
+@pytest.mark.parametrize("tiles", [(7, 7), (9, 9), (14, 14), (4, 4), (5, 3), (1, 1)])
 @pytest.mark.parametrize("vectors", [4, 12, 64])
-def test_a_tile_leaves_registers_for_its_factors_where_instructions_do_not_read_memory(
-    tiles: tuple[int, int], vectors: int
+@pytest.mark.parametrize("lanes", ["4", "8"])
+def test_a_tile_leaves_registers_for_its_factors_where_no_instruction_broadcasts_one(
+    tiles: tuple[int, int], vectors: int, lanes: str
 ) -> None:
-    target = replace(TARGET, architecture="aarch64", features=())
-    rows, columns, wide = _register_tile(_Sizes(4, 4, 64, 6, 1, *tiles, vectors), target)
-    assert rows * columns * wide + wide + 1 <= target.vector_registers == 32
+    target = TARGETS[lanes]
+    rows, columns, wide = _register_tile(_Sizes(4, int(lanes), 64, 6, 1, *tiles, vectors), target)
+    assert rows * columns * wide + wide + 1 <= target.vector_registers
     assert rows * columns * wide >= min(4, tiles[0] * tiles[1] * vectors)
+
+
+def test_few_registers_are_not_spent_on_eight_vectors_of_weights() -> None:
+    """7 tiles a side: one value and eight vectors load nine factors for eight products."""
+    sizes = _Sizes(4, 8, 256, 4, 1, 7, 7, 32)
+    rows, columns, wide = _register_tile(sizes, TARGETS["8"])
+    assert (rows * columns, wide) == (7, 1)
+    assert _register_tile(sizes, TARGETS["16"])[2] > 1

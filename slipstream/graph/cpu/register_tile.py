@@ -142,30 +142,39 @@ def _time_per_multiply_add(tile: Tile, target: Target, register: int, size: int)
 
     Each step loads `vectors` operands that stream from a farther cache, broadcasts `rows` near ones, and needs
     about eight independent sums to hide the latency of a multiply-add. Loads are not wholly hidden behind these: 1x1
-    convolutions with warm caches reach 0.64 of the peak in tiles of 17 x 1, and 0.79 in tiles of 14 x 2. Sums that TVM
-    does not keep on the stack, lanes LLVM has to widen, and sums it keeps in memory, cost extra.
+    convolutions with warm caches reach 0.64 of the peak in tiles of 17 x 1, and 0.79 in tiles of 14 x 2. Where no
+    multiply-add broadcasts a factor itself (AVX2), a broadcast costs more. Sums that TVM does not keep on the stack,
+    lanes LLVM has to widen, and sums it keeps in memory, cost extra.
     """
     sums = tile.rows * tile.vectors
-    loads = 2.0 * tile.vectors + 0.5 * tile.rows
+    vector, broadcast = (1.5, 1.0) if _has_few_registers(target) else (2.0, 0.5)
+    loads = vector * tile.vectors + broadcast * tile.rows
     time = max(sums, loads, 8) + 0.8 * loads
     if sums * tile.lanes * size > STACK_BYTES:
         time *= 1.5
     if tile.lanes & (tile.lanes - 1):
         time *= 3.0
-    if _spills(tile, target):
-        time *= 2.0
-    return time / sums * register / tile.lanes
+    return time * _shortage(tile, target) / sums * register / tile.lanes
 
 
-def _spills(tile: Tile, target: Target) -> bool:
-    """Whether LLVM keeps some sums in memory, seen on AVX2 (Zen 3): 1.9 to 2.5 times the time of a tile of 6 x 2.
+def _has_few_registers(target: Target) -> bool:
+    return target.vector_registers <= 16
 
-    Of 16 registers it needs one for each vector of weights that several rows share, and one for the other operand. With
-    one vector it loads several steps of that in advance, from eight rows on into too many.
+
+def _shortage(tile: Tile, target: Target) -> float:
+    """How many times as long a tile takes for which there are not enough registers.
+
+    Of 16 it needs one for each vector of weights that several rows share, and one for the other operand. If it takes
+    more, LLVM keeps some sums in memory: 1.9 to 2.5 times the time of a tile of 4 x 2 on a Zen 3. One that needs all
+    (4 x 3) took 1.3 times as long there, and 0.9 times on a Cascade Lake. With one vector LLVM loads several steps of
+    that in advance, from eight rows on into too many.
     """
-    if target.vector_registers > 16 or tile.rows == 1:
-        return False
-    return (tile.rows + 1) * tile.vectors >= target.vector_registers or (tile.vectors == 1 and tile.rows >= 8)
+    if not _has_few_registers(target) or tile.rows == 1:
+        return 1.0
+    left = target.vector_registers - (tile.rows + 1) * tile.vectors
+    if left <= 0 or (tile.vectors == 1 and tile.rows >= 8):
+        return 2.0
+    return 1.2 if left == 1 else 1.0
 
 
 def useful_padding(sch: s_tir.Schedule, block: Any, target: Target) -> list[int]:

@@ -29,7 +29,6 @@ _LITTLE_MORE = 1.05
 # Columns are added if the estimate falls to this share of it, up to this share of columns.
 _WORTH_COLUMNS = 0.96
 _MOST_COLUMNS = 0.25
-_NARROW = 8
 # Copying an element of an image that needs no border otherwise takes as long as so many multiply-adds.
 _COPY = 40
 
@@ -57,9 +56,9 @@ def whole_vectors(filters: int, lanes: int) -> int:
 
 def whole_rows(columns: int, filters: int, target: Target) -> tuple[int, float]:
     """How many columns to compute instead of `columns`, and the share of the time that this is estimated to save."""
-    if columns < _NARROW:
-        return columns, 0.0
     wider = range(columns + 1, columns + 1 + int(columns * _MOST_COLUMNS))
+    if not wider:
+        return columns, 0.0
     now, times = time_of_row(columns, filters, target), {n: time_of_row(n, filters, target) for n in wider}
     best = min(times, key=lambda n: times[n])
     return (best, 1 - times[best] / now) if times[best] <= now * _WORTH_COLUMNS else (columns, 0.0)

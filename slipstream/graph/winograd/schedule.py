@@ -131,11 +131,13 @@ def _choose_cut(sizes: _Sizes, target: Target, by_tiles: bool) -> tuple[_Cut, _C
 def _register_tile(sizes: _Sizes, target: Target) -> tuple[int, int, int]:
     """Rows and columns of tiles, and vectors of filters, whose sums fit the registers with the fewest loads each.
 
-    The filters' weights are in registers too, and the tiles' values one by one, but on x86-64, where a multiply-add
-    reads one factor from memory. Sums that do not fit are twice as slow (docs/winograd.md).
+    The filters' weights are in registers too, and the tiles' values one by one, but with AVX-512, where a multiply-add
+    reads and broadcasts one factor from memory. Sums that do not fit are twice as slow (docs/winograd.md). Weights come
+    from a farther cache, which shows where tiles are small: one of eight vectors and a single value is slow then.
     """
     most = target.vector_registers - 4
-    others = 0 if target.architecture == "x86_64" else 1
+    others = 0 if "avx512f" in target.features else 1
+    weight = 1 if target.vector_registers > 16 else 2
     candidates = (
         (rows, columns, wide)
         for wide in divisors(sizes.vectors, min(most, _MOST_VECTORS))
@@ -146,7 +148,7 @@ def _register_tile(sizes: _Sizes, target: Target) -> tuple[int, int, int]:
 
     def time_per_sum(tile: tuple[int, int, int]) -> float:
         rows, columns, wide = tile
-        sums, loads = rows * columns * wide, rows * columns + wide
+        sums, loads = rows * columns * wide, rows * columns + weight * wide
         return (max(sums, 8) + loads / 2) / sums
 
     return min(candidates, key=time_per_sum)

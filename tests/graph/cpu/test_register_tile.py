@@ -1,0 +1,31 @@
+"""The register tile of a default program: as many sums as the registers hold, loaded with few instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.graph.cpu.default_schedule import find_contraction
+from slipstream.graph.cpu.register_tile import choose_tile
+from slipstream.graph.schedule_blocks import start_schedule
+from slipstream.machine.target import Target
+from tests.graph.test_winograd import Convolution, function
+
+AVX2 = Target("x86_64", "znver3", ("avx2", "fma"), (), 2)
+AVX512 = Target("x86_64", "cascadelake", ("avx2", "avx512f", "fma"), (), 2)
+
+
+@pytest.mark.parametrize(
+    ("side", "filters", "target", "tile"),
+    [
+        (56, 144, AVX2, (4, 2)),  # 4 x 3 would need all registers
+        (14, 64, AVX2, (2, 4)),  # 7 x 1 has as many loads, and fewer sums
+        (7, 64, AVX2, (7, 1)),
+        (14, 256, AVX512, (14, 2)),
+        (7, 256, AVX512, (7, 4)),
+    ],
+)
+def test_of_a_convolution(side: int, filters: int, target: Target, tile: tuple[int, int]) -> None:
+    sch = start_schedule(function(Convolution(side, side, 96, filters)))
+    chosen = choose_tile(sch, find_contraction(sch), target)
+    assert (chosen.rows, chosen.vectors) == tile
+    assert chosen.lanes == target.vector_lanes
