@@ -26,6 +26,8 @@ from slipstream.machine.dot_product import DotProduct
 from slipstream.machine.target import Target
 from slipstream.tvm_bridge.nodes import nodes
 
+# Sums of a depthwise convolution: each loads a factor of its own, so more of them save no loads.
+_MOST_DEPTHWISE_SUMS = 16
 _EVEN = 1.05  # less imbalance than this is not worth a worse tile: the estimate of tiles is no more exact
 
 
@@ -49,12 +51,16 @@ def choose_tile(sch: s_tir.Schedule, block: Any, target: Target, dot: tuple[DotP
         return _choose_dot_tile(columns, row_axes, cores, target, *dot)
     size = tvm.DataType(str(sch.get(block).writes[0].source.dtype)).itemsize
     register = target.vector_lanes * 2 if size == 2 else target.vector_lanes
+    group = _group_size(sch, block)
+    most = target.vector_registers - 4
+    if group == 0 and len(_reads_along_columns(sch, block)) == 2:
+        most = min(most, _MOST_DEPTHWISE_SUMS)
     candidates = (
         Tile(axis, rows, vectors, lanes)
-        for lanes in divisors(math.gcd(columns, _group_size(sch, block)), register)
-        for vectors in divisors(columns // lanes, target.vector_registers - 4)
+        for lanes in divisors(math.gcd(columns, group), register)
+        for vectors in divisors(columns // lanes, most)
         for axis, extent in [*reversed(row_axes), (None, 1)]
-        for rows in divisors(extent, (target.vector_registers - 4) // vectors)
+        for rows in divisors(extent, most // vectors)
     )
     return min(
         candidates, key=lambda tile: _time_per_multiply_add(tile, target, register, size) * cores.imbalance(tile)
@@ -109,16 +115,24 @@ def _choose_dot_tile(
 
 def _shares_columns(sch: s_tir.Schedule, block: Any, axis: int) -> bool:
     """Whether an operand read along the columns is the same for all of data-parallel axis number `axis`."""
-    stmt = sch.get(block)
-    spatial = [iter_var.var for iter_var in stmt.iter_vars if int(iter_var.iter_type) == DATA_PARALLEL]
-    along_columns = [read for read in stmt.reads if uses(read, spatial[-1])]
-    return any(not uses(read, spatial[axis]) for read in along_columns)
+    variable = _data_parallel(sch, block)[axis]
+    return any(not uses(read, variable) for read in _reads_along_columns(sch, block))
+
+
+def _reads_along_columns(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Both operands in a depthwise convolution."""
+    columns = _data_parallel(sch, block)[-1]
+    return [read for read in sch.get(block).reads if uses(read, columns)]
+
+
+def _data_parallel(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    return [iter_var.var for iter_var in sch.get(block).iter_vars if int(iter_var.iter_type) == DATA_PARALLEL]
 
 
 def _group_size(sch: s_tir.Schedule, block: Any) -> int:
     """How many neighbouring columns read the same inputs: the channels of a group; 0 (any) without groups."""
     stmt = sch.get(block)
-    columns = [iter_var.var for iter_var in stmt.iter_vars if int(iter_var.iter_type) == DATA_PARALLEL][-1]
+    columns = _data_parallel(sch, block)[-1]
     divisions = [one for read in stmt.reads for part in read.region for one in nodes(part.min, tirx.FloorDiv)]
     return math.gcd(*(int(one.b) for one in divisions if one.a.same_as(columns)))
 
