@@ -173,3 +173,15 @@ def test_the_search_can_tile_rows(target: Target) -> None:
     space, rng = Space(operator.key, operator.func, target), np.random.default_rng(0)
     for example in space.sketches:
         assert any(space.realize(space.draw(rng, [example])) is not None for _ in range(20)), example.sketch.form
+
+
+def test_what_is_left_of_cut_off_filters_is_written_in_vectors(target: Target) -> None:
+    """Left to LLVM, a residual add of 24 of 32 filters gathered and scattered elements of several pixels."""
+    filters = int(1.5 * target.vector_lanes)
+    prepared, _ = prepare(load_onnx(model(filters), name="filters", source="memory").module, target)
+    (operator,) = [o for o in extract_operators(prepared) if "3x3" in o.name]
+    space = Space(operator.key, operator.func, target)
+    realized = space.realize(space.default)
+    assert realized is not None
+    after_the_sums = realized.module.script().split("conv2d_nhwc_update")[-1]
+    assert f"T.vectorized(T.int64({target.vector_lanes // 2}))" in after_the_sums

@@ -181,12 +181,17 @@ def _tile_contraction(sch: s_tir.Schedule, anchor: Any, target: Target) -> None:
             sch.unroll(loop)
     if total is None:
         sch.unroll(reductions[-1])
-    # Where the last vector is cut off, TVM would guard each element of it; LLVM masks the vector.
     for block in epilogue:
-        if int(sch.get(block).writes[0].source.shape[-1]) == filters:
-            *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
+        *block_rows, block_columns = sch.get_loops(block)[1 + len(tiles) :]
+        written = int(sch.get(block).writes[0].source.shape[-1])
+        if written == filters:
             vectors = [block_columns] if at_once is None else sch.split(block_columns, [None, at_once])
-            unroll_and_vectorize(sch, [*block_rows, *vectors])
+        elif written == extent_of(sch, block_columns) and at_once is not None:
+            # Left alone, LLVM may gather and scatter elements of several rows.
+            vectors = sch.split(block_columns, [None, math.gcd(written, target.vector_elements)])
+        else:
+            continue  # the last vector is cut off: TVM would guard each element of it, LLVM masks the vector
+        unroll_and_vectorize(sch, [*block_rows, *vectors])
     if total is not None:
         done.append(part_init := sch.decompose_reduction(anchor, parts.reductions[0]))
         unroll_and_vectorize(sch, sch.get_loops(part_init)[-len(parts.tile) :])
