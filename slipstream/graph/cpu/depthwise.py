@@ -17,6 +17,10 @@ from slipstream.machine.target import Target
 
 _NEAR_BYTES = 1 << 17
 _PIECES_PER_CORE = 4
+# A core knows the addresses of so many pages at once.
+_PAGES, _PAGE_BYTES = 64, 1 << 12
+# Pieces share their border, so that each row of the image is copied several times: up to so many.
+_MOST_COPIES = 3
 
 
 def find_border(sch: s_tir.Schedule, anchor: Any) -> Any | None:
@@ -30,18 +34,32 @@ def find_border(sch: s_tir.Schedule, anchor: Any) -> Any | None:
 
 
 def share_rows(sch: s_tir.Schedule, anchor: Any, tile: Tile, target: Target) -> list[int]:
-    """How many register tiles a piece has along batch, height and width: whole rows, as many as stay near."""
-    (batch, height, width, channels), _ = split_by_kind(sch, anchor)
+    """How many register tiles a piece has along batch, height and width: whole rows, as many as stay near.
+
+    A piece has some channels of every pixel of its rows, and so reads from as many pages as all channels have.
+    """
+    (batch, height, width, channels), reductions = split_by_kind(sch, anchor)
     across = extent_of(sch, width) // (tile.rows if tile.row_axis == 2 else 1)
     down = extent_of(sch, height) // (tile.rows if tile.row_axis == 1 else 1)
     at_once = tile.vectors * tile.lanes
     image = sch.get(anchor).reads[0].source
     size = tvm.DataType(str(image.dtype)).itemsize
-    row_bytes = int(image.shape[2]) * at_once * size * int(image.shape[1]) / extent_of(sch, height)
+    image_height, image_width = int(image.shape[1]), int(image.shape[2])
+    window = extent_of(sch, reductions[0])
+    stride = (image_height - window) / max(1, extent_of(sch, height) - 1)
     others = extent_of(sch, batch) * extent_of(sch, channels) // at_once
+    pages = image_width * min(1.0, int(image.shape[3]) * size / _PAGE_BYTES)
+
+    def rows_read(tiles: int) -> float:
+        return (tiles * extent_of(sch, height) / down - 1) * stride + window
+
     fitting = [
-        rows
-        for rows in divisors(down, max(1, int(_NEAR_BYTES / row_bytes)))
-        if others * down // rows >= _PIECES_PER_CORE * target.threads
+        tiles
+        for tiles in divisors(down, down)
+        if others * down // tiles >= _PIECES_PER_CORE * target.threads
+        and rows_read(tiles) * image_width * at_once * size <= _NEAR_BYTES
     ]
-    return [1, max(fitting, default=1), across]
+    few_copies = [tiles for tiles in fitting if down / tiles * rows_read(tiles) <= _MOST_COPIES * image_height]
+    few_pages = [tiles for tiles in few_copies if rows_read(tiles) * pages <= _PAGES]
+    rows = max(few_pages) if few_pages else min(few_copies, default=1)
+    return [1, rows, across]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream.graph.cpu.default_schedule import find_contraction
+from slipstream.graph.cpu.depthwise import share_rows
 from slipstream.graph.cpu.register_tile import choose_tile
 from slipstream.graph.schedule_blocks import start_schedule
 from slipstream.machine.target import Target
@@ -37,3 +38,21 @@ def test_of_a_depthwise_convolution(target: Target, tile: tuple[int, int]) -> No
     sch = start_schedule(function(Convolution(14, 14, 384, 384, groups=384)))
     chosen = choose_tile(sch, find_contraction(sch), target)
     assert (chosen.rows, chosen.vectors) == tile
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "rows"),
+    [
+        (7, 960, 1),  # a page for every pixel
+        (14, 384, 7),
+        (56, 64, 14),  # a page for sixteen pixels
+    ],
+)
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["AVX-512", "AVX2"])
+def test_a_piece_of_a_depthwise_convolution_reads_few_pages(
+    side: int, channels: int, rows: int, target: Target
+) -> None:
+    sch = start_schedule(function(Convolution(side, side, channels, channels, groups=channels)))
+    anchor = find_contraction(sch)
+    tile = choose_tile(sch, anchor, target)
+    assert share_rows(sch, anchor, tile, target) == [1, rows, side // tile.rows]
