@@ -35,7 +35,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         slipstream.tune(
             model(),
             folder / "session",
-            trials=len(operators()) + 12,
+            trials=len(operators()) + 42,
             settings={"slot_trials": 6},
             search="random",
             measurer=lambda context: SyntheticMeasurer(),

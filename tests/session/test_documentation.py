@@ -62,7 +62,7 @@ def test_the_events_of_the_loop(tmp_path: Path) -> None:
         seen.setdefault(event.kind, set()).update(event.data)
         figures.append(_figures(snapshot))
 
-    play(tmp_path / "a", Budget(trials=20), watcher=watch, search="random")
+    play(tmp_path / "a", Budget(trials=48), watcher=watch, search="random")
     play(tmp_path / "b", Budget(), SyntheticMeasurer(lambda _: FailureKind.CRASH), watcher=watch)
     documented = documented_events()
     assert set(seen) == {"phase", "slot", "trial", "improved", "slot_done", "message"}

@@ -358,13 +358,13 @@ def test_events_and_snapshots(tmp_path: Path) -> None:
     events: list[tuple[Event, float]] = []
     session, _ = play(
         tmp_path / "s",
-        Budget(trials=20),
+        Budget(trials=48),
         watcher=lambda event, snapshot: events.append((event, snapshot.latency)),
         search="random",
         **QUICK,
     )
     kinds = Counter(event.kind for event, _ in events)
-    assert kinds["trial"] == 20
+    assert kinds["trial"] == 48
     assert kinds["slot"] == kinds["slot_done"] + (1 if session._open else 0)
     assert [event.data["phase"] for event, _ in events if event.kind == "phase"] == ["defaults", "tune"]
     assert all(event.data["operator"] in operators() for event, _ in events if event.kind in ("slot_done", "improved"))
