@@ -181,8 +181,8 @@ TARGETS = {
     ],
 )
 def test_the_rule_for_untuned_operators(convolution: Convolution, forms: tuple[str, ...]) -> None:
+    func = function(convolution)
     for target, form in zip(TARGETS.values(), forms, strict=True):
-        func = function(convolution)
         start = untuned_start(func, target)
         assert start is not None
         assert start.form == form, target
