@@ -49,7 +49,7 @@ def replace_directory(destination: Path) -> Iterator[Path]:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file so that it has the previous text or the new one at any moment."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     unfinished.write_text(text)
     unfinished.replace(path)
 
@@ -57,7 +57,10 @@ def replace_text(path: Path, text: str) -> None:
 def artifact_in(directory: Path) -> Path:
     """The artifact a directory is or, if it is a tuning session's, has in `model`."""
     inside = directory / "model"
-    return inside if not (directory / FILE_NAME).is_file() and (inside / FILE_NAME).is_file() else directory
+    try:
+        return inside if not (directory / FILE_NAME).is_file() and (inside / FILE_NAME).is_file() else directory
+    except OSError as error:
+        raise ArtifactError(f"cannot read {directory}: {_reason(error)}") from error
 
 
 def check_destination(destination: Path) -> None:

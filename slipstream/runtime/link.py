@@ -36,13 +36,11 @@ def pool_library() -> Path:
             raise BuildError(
                 f"cannot write {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder that can be written"
             ) from None
-        unfinished = path.with_name(f"{os.getpid()}-{POOL}")
-        _compile(
-            [NATIVE / "pool.c"],
-            unfinished,
-            ["-fvisibility=default", f"-Wl,-soname,{POOL}", "-Wl,-z,nodelete", "-pthread"],
-        )
-        unfinished.rename(path)
+        extra = ["-fvisibility=default", f"-Wl,-soname,{POOL}", "-Wl,-z,nodelete", "-pthread"]
+        # Threads and containers that share the folder may be at the same: each has a name of its own, the last stays.
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            _compile([NATIVE / "pool.c"], unfinished := Path(scratch) / POOL, extra)
+            unfinished.rename(path)
     return path
 
 

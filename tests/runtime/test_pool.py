@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from slipstream.machine.linker import find_linker
-from slipstream.runtime.link import NATIVE
+from slipstream.runtime.library import POOL
+from slipstream.runtime.link import NATIVE, pool_library
 
 _HERE = Path(__file__).parent
 
@@ -73,6 +76,29 @@ def test_every_thread_of_several_calls_has_a_processor_of_its_own(tmp_path: Path
     placement = _build("pool_placement.c", tmp_path / "placement")
     done = subprocess.run([str(placement)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
+
+
+def test_threads_round_as_usual_whoever_started_them(tmp_path: Path) -> None:
+    rounding = _build("pool_rounding.c", tmp_path / "rounding", "-Wl,--no-as-needed", "-lm")
+    done = subprocess.run([str(rounding)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_threads_that_compile_the_pool_at_once_all_get_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    began = Barrier(4)
+
+    def compile_pool(_: int) -> bytes:
+        began.wait()
+        return pool_library().read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        contents = list(pool.map(compile_pool, range(4)))
+    assert len(contents[0]) > 0
+    assert contents == [pool_library().read_bytes()] * 4
+    assert [path.name for path in pool_library().parent.iterdir()] == [POOL]
 
 
 def test_no_data_races(tmp_path: Path) -> None:

@@ -202,8 +202,20 @@ static int run_tasks(_Atomic uint64_t *range, int from_back, SlipstreamTask task
   return result;
 }
 
+/* A thread begins with the rounding and the treatment of denormals of the one that started it, which any caller may
+   have changed: the same call would give other bits, by who computed what. */
+static void compute_as_usual(void) {
+#if defined(__x86_64__)
+  __asm__ volatile("fninit");
+  __builtin_ia32_ldmxcsr(0x1f80);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+#endif
+}
+
 static void *work(void *argument) {
   Worker *self = argument;
+  compute_as_usual();
   is_worker = 1;
   pthread_setname_np(pthread_self(), "slipstream");
   atomic_store(&self->tid, (int)syscall(SYS_gettid));
@@ -643,6 +655,7 @@ static void settle(void) {
 /* Run, for callers that wait, one call after the other. */
 static void *stand_in(void *unused) {
   (void)unused;
+  compute_as_usual();
   pthread_setname_np(pthread_self(), "slipstream");
   pthread_mutex_lock(&pool.lock);
   for (;;) {
