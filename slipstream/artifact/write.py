@@ -35,7 +35,7 @@ from slipstream.frontends.inputs import Array, random_inputs
 from slipstream.frontends.model import CompiledPart, OnnxPart
 from slipstream.frontends.shape_variants import fit_arrays, variant_labels
 from slipstream.machine.linker import link
-from slipstream.machine.target import Target
+from slipstream.machine.target import Target, cpuinfo_words
 from slipstream.runtime.library import ModelLibrary
 from slipstream.runtime.link import copy_pool, link_model
 from slipstream.runtime.plan import Plan
@@ -251,7 +251,7 @@ def _write_parts(
                     built = replace(built, plan=with_step_threads(built.plan, next(chosen_threads, ())))
                 prefix = symbol_prefix(f"{model.name}-{files.label}{suffix}") if built.plan is not None else ""
                 weights, own = files.weights(suffix), timed_on if choices is None else None
-                parts.append(_write_compiled(part, built, target.threads, prefix, weights, own, stage))
+                parts.append(_write_compiled(part, built, target, prefix, weights, own, stage))
     return tuple(parts)
 
 
@@ -268,7 +268,7 @@ def _build_next(modules: list[Any], target: Target, program: ExactForms, stage: 
 def _write_compiled(
     part: CompiledPart,
     built: BuiltModel,
-    threads: int,
+    target: Target,
     prefix: str,
     file: WeightsFile,
     timed_on: dict[str, Array] | None,
@@ -277,15 +277,15 @@ def _write_compiled(
     """Write one part. With inputs of the model to be timed on, it is chosen on how many threads each operator runs."""
     stage("link")
     weights_file, weights = file.path, file.add(built.weights)
-    library = _write_library(part, built, threads, prefix, weights_file, weights)
+    library = _write_library(part, built, target, prefix, weights_file, weights)
     if built.plan is not None and timed_on is not None:
         stage("threads")
         if (
-            plan := _with_chosen_threads(built.plan, part, threads, library, prefix, weights_file, timed_on)
+            plan := _with_chosen_threads(built.plan, part, target.threads, library, prefix, weights_file, timed_on)
         ) is not None:
             library.unlink()
             built = replace(built, plan=plan)
-            library = _write_library(part, built, threads, prefix, weights_file, weights)
+            library = _write_library(part, built, target, prefix, weights_file, weights)
     files = (weights_file.name, weights, prefix, tuple(step.threads for step in built.plan.steps) if built.plan else ())
     return Part(part.name, library.name, part.inputs, part.outputs, part.nodes, (), *files)
 
@@ -314,7 +314,7 @@ def _with_chosen_threads(
 def _write_library(
     part: CompiledPart,
     built: BuiltModel,
-    threads: int,
+    target: Target,
     prefix: str,
     weights_file: Path,
     weights: Sequence[WeightSpec],
@@ -329,7 +329,8 @@ def _write_library(
     else:
         copy_pool(path.parent)
         offsets, size = [weight.offset for weight in weights], weights_file.stat().st_size
-        source = model_source(built.plan, prefix, part.inputs, part.outputs, offsets, size, threads)
+        processor = cpuinfo_words(target.features)
+        source = model_source(built.plan, prefix, part.inputs, part.outputs, offsets, size, target.threads, processor)
         link_model(source, built.objects, path, prefix)
     return path.rename(path.with_name(f"model-{checksum(path)[:12]}.so"))
 

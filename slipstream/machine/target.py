@@ -261,6 +261,13 @@ def host_features() -> frozenset[str]:
     return frozenset({_squash(word) for word in words} | renamed)
 
 
+def cpuinfo_words(features: Iterable[str]) -> list[str]:
+    """What /proc/cpuinfo of this machine, which has them, calls these features."""
+    wanted = {_squash(feature) for feature in features}
+    renamed = {word for name, word in _CPUINFO_NAMES.items() if name in wanted}
+    return sorted(word for word in _cpuinfo_words() if _squash(word) in wanted or word in renamed)
+
+
 def _cpuinfo_words() -> set[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

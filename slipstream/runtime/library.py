@@ -26,7 +26,7 @@ class ModelLibrary:
     """One loaded model. `run` may be called from several threads: calls share the process's thread pool."""
 
     def __init__(self, library: Path, prefix: str, weights: Path, outputs: Sequence[TensorSpec], threads: int) -> None:
-        self._code = ctypes.CDLL(str(library))
+        self._code = ctypes.CDLL(os.path.abspath(library))  # a bare name is one of the system's libraries
         self._outputs = [(spec.shape, np.dtype(spec.dtype)) for spec in outputs]
         self._error = self._function(f"{prefix}_error", ctypes.c_char_p)
         self._destroy = self._function(f"{prefix}_destroy", None, ctypes.c_void_p)
@@ -37,7 +37,7 @@ class ModelLibrary:
         self._step_count = self._function(f"{prefix}_steps", ctypes.c_int)
         # Lists, whose `append` and `pop` are atomic: a lock could be held by another thread when the process forks.
         self._model: list[int] = []  # none once it is destroyed
-        self._calls: list[None] = []  # that run now
+        self._calls: list[int] = []  # the processes of those that run now: a forked child has its parent's too
         self._closed = False
         if model := create(os.fsencode(weights), threads):
             self._model.append(model)
@@ -71,7 +71,7 @@ class ModelLibrary:
         return nanoseconds
 
     def _call(self, function: Any, inputs: Sequence[Array], *more: Any) -> list[Array]:
-        self._calls.append(None)
+        self._calls.append(os.getpid())
         try:
             if self._closed:
                 raise ArtifactError("the model was closed: load it again")
@@ -93,7 +93,7 @@ class ModelLibrary:
         self._destroy_unused()
 
     def _destroy_unused(self) -> None:
-        if not self._calls:
+        if os.getpid() not in self._calls:
             with suppress(IndexError):  # another thread may have done it
                 self._destroy(self._model.pop())
 

@@ -10,8 +10,15 @@ from slipstream.runtime.plan import Place, Plan, PlannedTensor, aligned, type_co
 
 _PLACES = {Place.INPUT: "IN_CALLER", Place.OUTPUT: "IN_CALLER", Place.WEIGHTS: "IN_WEIGHTS", Place.ARENA: "IN_ARENA"}
 
-# `lib...so` is a library of the system, or the word is a macro of C compilers.
-_TAKEN = frozenset({"c", "m", "dl", "rt", "gcc_s", "pthread", "slipstream_pool", "linux", "unix"})
+# Libraries, macros, headers and the beginnings of functions of C that a model's files and functions must not hide.
+_TAKEN = """
+    c m dl rt gcc_s pthread slipstream_pool linux unix main
+    timer sem mtx cnd thrd tss epoll key
+    alloca assert complex ctype dirent dlfcn elf endian errno fcntl features fenv float ftw glob iconv inttypes limits
+    link locale malloc math memory mntent monetary net netdb nl_types poll pty pwd regex resolv sched search semaphore
+    setjmp signal spawn stdint stdio stdlib string strings syslog termios threads time uchar unistd utime values wait
+    wchar wctype
+"""
 
 _TYPES = """\
 typedef struct {
@@ -46,7 +53,7 @@ typedef struct {
 def symbol_prefix(name: str) -> str:
     """A C identifier for a model's name."""
     word = re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_") or "model"
-    return f"model_{word}" if word[0].isdigit() or word in _TAKEN else word
+    return f"model_{word}" if word[0].isdigit() or word in _TAKEN.split() else word
 
 
 def model_source(
@@ -57,8 +64,9 @@ def model_source(
     weight_offsets: Sequence[int],
     weights_bytes: int,
     threads: int,
+    processor: Sequence[str] = (),
 ) -> str:
-    """The C file of a model: its tables, then `executor.c`."""
+    """The C file of a model: its tables, then `executor.c`. `processor`: what /proc/cpuinfo has to name."""
     shapes = _Shapes()
     staging, arena = [], plan.arena_bytes
     for spec in (*inputs, *outputs):  # where an input or output whose elements are not aligned is copied to
@@ -102,6 +110,7 @@ def model_source(
             *_table("View", "input_views", "INPUT_VIEWS", _views(plan, Place.INPUT)),
             *_table("View", "output_views", "OUTPUT_VIEWS", _views(plan, Place.OUTPUT)),
             *_table("int", "output_copies", "", copies),
+            *_table("char *const", "processor", "", [*(f'"{word}"' for word in processor), 0]),
             '#include "executor.c"',
             "",
         ]

@@ -140,6 +140,32 @@ def test_a_forked_child_can_run_the_model(artifact: Path) -> None:
         np.testing.assert_array_equal(model(_inputs())[0], expected)
 
 
+def test_a_child_forked_while_others_call_gives_the_model_back(artifact: Path) -> None:
+    code = (
+        "import os, threading, time, numpy, slipstream\n"
+        f"model, image = slipstream.load({str(artifact)!r}), numpy.zeros((1, 3, 32, 32), 'float32')\n"
+        "def call():\n"
+        "    while not done: model(image)\n"
+        "done, threads = [], [threading.Thread(target=call) for _ in range(3)]\n"
+        "for thread in threads: thread.start()\n"
+        "for _ in range(10):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        model.close()\n"
+        "        os._exit('weights.bin' in open('/proc/self/maps').read())\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "done.append(1)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_named_as_seen_from_within(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(artifact)
+    with slipstream.load(".") as model:
+        assert model(_inputs())[0].shape == (1, 10)
+
+
 def test_a_child_forked_while_others_call_can_run_the_model(artifact: Path) -> None:
     code = (
         "import os, sys, threading, numpy, slipstream\n"

@@ -198,6 +198,30 @@ static int usual_threads(void) {
   return CPU_COUNT(&allowed) < THREADS ? CPU_COUNT(&allowed) : THREADS;
 }
 
+static int names(const char *line, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = line; (at = strstr(at, word)); at += length) {
+    if (at > line && at[-1] <= ' ' && at[length] <= ' ') return 1;
+  }
+  return 0;
+}
+
+/* The first feature that the code needs and the processor lacks: an instruction of it would end the process. */
+static const char *lacking_feature(void) {
+  const char *const *word = processor;
+  FILE *file = fopen("/proc/cpuinfo", "r");
+  char *line = NULL;
+  size_t size = 0;
+  int known = 0;
+  while (file && !known && getline(&line, &size, file) > 0) {
+    known = !strncmp(line, "flags", 5) || !strncmp(line, "Features", 8);
+    while (known && *word && names(line, *word)) word++;
+  }
+  free(line);
+  if (file) fclose(file);
+  return known ? *word : NULL;
+}
+
 /* Linux lets a process use the tile registers of AMX, which a model's operators may need, once it has asked. */
 static void allow_tiles(void) {
 #ifdef __x86_64__
@@ -206,6 +230,11 @@ static void allow_tiles(void) {
 }
 
 PUBLIC Model *FUNCTION(create)(const char *weights, int threads) {
+  const char *missing = lacking_feature();
+  if (missing) {
+    snprintf(error_text, sizeof error_text, "this processor lacks %s, which the model was compiled for", missing);
+    return NULL;
+  }
   Model *model = calloc(1, sizeof *model);
   if (!model) {
     snprintf(error_text, sizeof error_text, "not enough memory for a model");
