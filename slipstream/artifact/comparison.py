@@ -227,5 +227,6 @@ def interleave_blocks(
 def _agree(mine: Array, theirs: Array, allowed: float) -> bool:
     if mine.shape != theirs.shape or theirs.dtype.kind not in "biufV":
         return bool(np.array_equal(mine, theirs))
-    scale = np.abs(theirs.astype(np.float64)).max(initial=0.0) or 1.0
+    wide = np.abs(theirs.astype(np.float64))
+    scale = wide[np.isfinite(wide)].max(initial=0.0) or 1.0
     return np.allclose(mine, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True)

@@ -195,7 +195,7 @@ def _open_compiled(directory: Path, part: Part, threads: int, gpu: str = "") -> 
         _check_gpu(directory, gpu)
     try:
         with quiet_native_code():
-            executable = tvm.runtime.load_module(str(directory / part.file))
+            executable = tvm.runtime.load_module(str((directory / part.file).absolute()))
         mapped = map_weights(weights, part.weights)
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_loaded(directory, error) from error

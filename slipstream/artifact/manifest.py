@@ -225,7 +225,11 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
-        """Raises `ValueError` if the files it names are not those it has checksums of."""
+        """Raises `ValueError` if something in it cannot be, such as other files than those it has checksums of."""
+        if type(self.threads) is not int or self.threads < 1:
+            raise ValueError(f"{self.threads} is no number of threads")
+        if not all(isinstance(feature, str) for feature in self.features):
+            raise ValueError(f"{self.features} are no features of a CPU")
         if self.variants:
             self._check_variants()
         files = {self.input_data} if self.input_data else set()
@@ -299,7 +303,10 @@ def _tensors(specs: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _tensor(spec: dict[str, Any]) -> TensorSpec:
-    return TensorSpec(spec["name"], tuple(spec["shape"]), spec["dtype"], spec["limit"])
+    name, shape, dtype = spec["name"], tuple(spec["shape"]), spec["dtype"]
+    if not (isinstance(name, str) and isinstance(dtype, str) and all(type(extent) is int for extent in shape)):
+        raise ValueError(f"{spec} is no tensor")
+    return TensorSpec(name, shape, dtype, spec["limit"])
 
 
 def checksum(path: Path) -> str:

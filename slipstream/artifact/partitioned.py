@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -29,7 +30,7 @@ class PartitionedExecutor(Executor):
         self._given = [spec.name for spec in inputs]
         # Lists, whose `append` and `pop` are atomic: a lock could be held by another thread when the process forks.
         self._open = [run for _, run in self._parts]  # none once they are closed
-        self._calls: list[None] = []  # that run now
+        self._calls: list[int] = []  # the processes of those that run now: a forked child has its parent's too
         self._closed = False
 
     @property
@@ -41,7 +42,7 @@ class PartitionedExecutor(Executor):
         return dense_array(spec, value)
 
     def _run(self, tensors: list[Any], same: object = None) -> list[Any]:
-        self._calls.append(None)
+        self._calls.append(os.getpid())
         try:
             if self._closed:
                 raise ArtifactError("the model was closed: load it again")
@@ -68,7 +69,7 @@ class PartitionedExecutor(Executor):
         self._close_unused()
 
     def _close_unused(self) -> None:
-        while not self._calls and self._open:
+        while os.getpid() not in self._calls and self._open:
             with suppress(IndexError):  # another thread may have done it
                 self._open.pop().close()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
-from slipstream.errors import InputError, first_line
+from slipstream.errors import ArtifactError, InputError, first_line
 from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.machine.threads import use_threads
 from slipstream.runtime.library import ModelLibrary
@@ -160,6 +162,8 @@ class TvmExecutor(Executor):
         super().__init__(inputs, outputs)
         self.threads = threads
         self._lock = threading.Lock()
+        self._is_broken = False
+        _taking_turns.add(self)
         use_threads(threads)
         self._device = device or tvm.cpu()
         self._on_gpu = self._device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
@@ -176,20 +180,34 @@ class TvmExecutor(Executor):
         self._tensor_type = tvm.runtime.Tensor
         self._empty = tvm.runtime.empty
         self._held: list[Any] = []
+        self._own_memory = {weight.data_ptr() for weight in self._weights}
         self._filled_with: object = None
 
     def _run(self, tensors: list[Any], same: object = None) -> list[Any]:
+        if self._is_broken:
+            raise ArtifactError(
+                "this process was forked while another thread called the model, which TVM's virtual machine runs: "
+                "load it again in the child"
+            )
         with self._lock:
             if self._on_gpu:
                 tensors = self._fill_inputs(tensors, same)
             else:
                 use_threads(self.threads)
             returned = self._main(*tensors, self._weights)
-        return [returned] if isinstance(returned, self._tensor_type) else list(returned)
+            results = [returned] if isinstance(returned, self._tensor_type) else list(returned)
+            # What is given away must not be a constant of the model, nor what the next call writes its inputs to.
+            return [one.copyto(self._device) if one.data_ptr() in self._own_memory else one for one in results]
+
+    def after_fork(self) -> None:
+        """In the child: a call of a thread that has stayed in the parent has left the virtual machine half-way."""
+        self._is_broken = self._is_broken or self._lock.locked()
+        self._lock = threading.Lock()
 
     def _fill_inputs(self, tensors: list[Any], same: object) -> list[Any]:
         if not self._held:
             self._held = [self._empty(spec.shape, spec.dtype, self._device) for spec in self.inputs]
+            self._own_memory |= {held.data_ptr() for held in self._held}
         if same is None or same is not self._filled_with:
             for held, tensor in zip(self._held, tensors, strict=True):
                 tensor.copyto(held)
@@ -211,6 +229,17 @@ class TvmExecutor(Executor):
             return tensor
         # Compiled code wants 64-byte alignment and contiguous memory, which only a copy can promise.
         return self._tensor(dense_array(spec, value), self._device)
+
+
+_taking_turns: WeakSet[TvmExecutor] = WeakSet()
+
+
+def _after_fork() -> None:
+    for executor in _taking_turns:
+        executor.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def dense_array(spec: TensorSpec, value: Any) -> Array:

@@ -25,7 +25,7 @@ from slipstream.graph.execution_plan import UnplannableError, call_passes, lower
 from slipstream.graph.fold import fold_constants
 from slipstream.graph.forms import schedule_untuned
 from slipstream.graph.gpu.triton.kernel import launch_kernels
-from slipstream.graph.relax_walk import map_prim_funcs
+from slipstream.graph.relax_walk import bindings_of_main, is_constant, map_prim_funcs
 from slipstream.machine.target import Target, available_cores
 from slipstream.processes.forked import ForkedCrashError, side_by_side
 from slipstream.runtime.plan import Plan
@@ -207,13 +207,29 @@ def _separate_weights(
 ) -> tuple[tvm.IRModule, list[np.ndarray[Any, Any]]]:
     """Move the constants of `main` into one tuple that is its last parameter, each distinct one once."""
     main = mod["main"]
-    collect = _WeightsToParameters(largest_scalar)
+    collect = _WeightsToParameters(largest_scalar, _constants_given_away(mod))
     body = collect.visit_expr(main.body)
     lifted = relax.Function([*main.params, *collect.parameters], body, main.ret_ty, main.is_pure)
     functions = dict(mod.functions.items())
     functions[mod.get_global_var("main")] = lifted.with_attr("num_input", len(main.params))
     mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     return transform.BundleModelParams("weights")(mod), collect.weights
+
+
+def _constants_given_away(mod: tvm.IRModule) -> set[int]:
+    """Where the constants begin that are outputs. As weights they are known by that; a part of the code is not."""
+    bound = {binding.var: binding.value for binding in bindings_of_main(mod)}
+
+    def resolved(value: Any) -> Any:
+        while value in bound:
+            value = bound[value]
+        return value
+
+    returned = resolved(mod["main"].body.body)
+    values = [resolved(value) for value in (returned.fields if isinstance(returned, relax.Tuple) else [returned])]
+    return {
+        value.value.data_ptr() for value in values if is_constant(value) and isinstance(value.value, tvm.runtime.Tensor)
+    }
 
 
 def _with_fixed_inputs(mod: tvm.IRModule) -> tvm.IRModule:
@@ -226,9 +242,10 @@ def _with_fixed_inputs(mod: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, largest_scalar: int) -> None:
+    def __init__(self, largest_scalar: int, always: Collection[int]) -> None:
         super().__init__()
         self.largest_scalar = largest_scalar
+        self.always = always
         self.parameters: list[Any] = []
         self.weights: list[np.ndarray[Any, Any]] = []
         self.seen: dict[Any, Any] = {}
@@ -237,9 +254,11 @@ class _WeightsToParameters(PyExprMutator):  # type: ignore[misc]
         if not isinstance(op.value, tvm.runtime.Tensor):
             return op
         array = _array_of(op.value)
-        if 0 < array.nbytes <= self.largest_scalar:  # TVM cannot read an empty constant back
+        beginning = op.value.data_ptr()
+        # TVM cannot read an empty constant back.
+        if 0 < array.nbytes <= self.largest_scalar and beginning not in self.always:
             return op
-        address = (op.value.data_ptr(), array.shape, str(array.dtype))
+        address = (beginning, array.shape, str(array.dtype))
         if address not in self.seen:
             self.seen[address] = relax.Var(f"weight_{len(self.weights)}", op.ty)
             self.parameters.append(self.seen[address])

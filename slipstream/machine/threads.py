@@ -53,6 +53,8 @@ def use_threads(count: int | None = None) -> int:
     if _models_pool is not None:
         _models_pool.slipstream_pool_threads(wanted)
         return wanted
+    if getattr(_configured, "process", os.getpid()) != os.getpid():
+        wanted = 1  # the process was forked, and the threads of this thread's pool are the parent's
     if getattr(_configured, "count", None) != wanted:
         import tvm_ffi
 
@@ -61,4 +63,5 @@ def use_threads(count: int | None = None) -> int:
         configure = tvm_ffi.get_global_func("runtime.config_threadpool")
         configure(_SHARE_ALL_CORES, wanted, [str(core) for core in cores])
         _configured.count = wanted
+        _configured.process = getattr(_configured, "process", os.getpid())
     return wanted

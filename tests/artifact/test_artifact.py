@@ -509,9 +509,12 @@ def test_damage_is_noticed_before_anything_runs(tiny_artifact: Path, tmp_path: P
         ({"architecture": "sparc64"}, "compiled for sparc64"),
         ({"features": ["avx10.9"]}, "this CPU lacks avx10.9"),
         ({"format": 99}, "format 99"),
+        ({"threads": 1.5}, "1.5 is no number of threads"),
+        ({"features": [None]}, "are no features of a CPU"),
+        ({"outputs": [{"name": "y", "shape": "ab", "dtype": "float32", "limit": None}]}, "is no tensor"),
     ],
 )
-def test_an_artifact_for_another_machine_is_refused(
+def test_an_artifact_that_cannot_be_of_this_machine_is_refused(
     tiny_artifact: Path, tmp_path: Path, change: dict, complaint: str
 ) -> None:
     foreign = tmp_path / "foreign"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from slipstream.artifact.bench import BACK_TO_BACK, OURS, PATTERNS, BaselineError, bench
-from slipstream.artifact.comparison import Comparison, block_length, interleave_blocks
+from slipstream.artifact.comparison import Comparison, _agree, block_length, interleave_blocks
 from slipstream.artifact.latency_statistics import ratio_of, timing_of
 from slipstream.artifact.request_pattern import Block, RequestPattern, run_block
 from slipstream.errors import ArtifactError, InputError, MissingDependencyError
@@ -177,6 +177,13 @@ class Core:
     shadow(tmp_path, monkeypatch, source)
     with pytest.raises(InputError, match="openvino computes something else"):
         bench(tiny_artifact, against=["openvino"], seconds=0.1)
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_values_that_are_no_numbers_hide_no_difference_and_make_none(odd: float) -> None:
+    mine = np.array([1.0, 2.0, 3.0, odd], np.float32)
+    assert _agree(mine, mine.copy(), 1e-3)
+    assert not _agree(mine, np.array([100.0, -7.0, 55.0, odd], np.float32), 1e-3)
 
 
 def test_nothing_is_measured_of_a_directory_that_is_no_artifact(tmp_path: Path) -> None:
