@@ -18,10 +18,11 @@ from slipstream.errors import ModelError
 from slipstream.frontends import onnx_run
 from slipstream.frontends.onnx_files import save
 from slipstream.frontends.onnx_rewrites.renaming import rename
-from slipstream.frontends.onnx_values import drop_unused, names_read
+from slipstream.frontends.onnx_values import drop_unused, names_of_sizes, names_read
 
-# Their results depend on the shapes of what they read, not on its values.
+# Their results depend on the shapes of what they read; on its values only where the shapes do.
 _OF_SHAPES = {"Shape", "Size"}
+_VALUES, _SHAPE = "values", "shape"
 
 
 def choose_branches(proto: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto], directory: Path) -> bool:
@@ -47,18 +48,22 @@ def deciding_inputs(graph: onnx.GraphProto) -> list[str]:
 
 
 def _inputs_of(graph: onnx.GraphProto, node: onnx.NodeProto) -> set[str]:
-    """The inputs on whose values the node's condition depends."""
+    """The inputs on whose values the node's condition depends; that on their shapes is none, since these are fixed."""
     makers = {output: maker for maker in graph.node for output in maker.output}
     given = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
-    names, seen = [node.input[0]], set()
-    while names:
-        name = names.pop()
-        maker = makers.get(name)
-        if name in seen or (maker is not None and maker.op_type in _OF_SHAPES):
+    pending, seen = [(node.input[0], _VALUES)], set()
+    while pending:
+        name, what = pending.pop()
+        if (name, what) in seen:
             continue
-        seen.add(name)
-        names.extend(names_read(maker) if maker is not None else ())
-    return seen & given
+        seen.add((name, what))
+        if (maker := makers.get(name)) is None:
+            continue
+        sized_by = names_of_sizes(maker) if what == _SHAPE else []
+        of_shapes = what == _SHAPE or maker.op_type in _OF_SHAPES
+        pending += [(read, _VALUES) for read in sized_by]
+        pending += [(read, _SHAPE if of_shapes else _VALUES) for read in names_read(maker)]
+    return {name for name, what in seen if what == _VALUES} & given
 
 
 def _conditions(

@@ -25,7 +25,9 @@ _COMPILED = frozenset(
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 # Operators whose results have sizes that are values of their inputs from the second on, or of all.
-_SIZED_BY_ALL = frozenset({"ConstantOfShape", "Range", "BlackmanWindow", "HammingWindow", "HannWindow"})
+_SIZED_BY_ALL = frozenset(
+    {"ConstantOfShape", "Range", "BlackmanWindow", "HammingWindow", "HannWindow", *DATA_DEPENDENT}
+)
 _SIZED_BY_VALUES = _SIZED_BY_ALL | {
     *("AffineGrid", "CenterCropPad", "Col2Im", "Crop", "DFT", "Expand", "MaxUnpool", "MelWeightMatrix"),
     *("OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
@@ -133,12 +135,7 @@ def _take_seen_shapes(graph: onnx.GraphProto, found: dict[str, list[Any]], seen:
         return name in constants or ValueType(found[name][0], found[name][1] and tuple(found[name][1])).is_static
 
     for node in graph.node:
-        inputs = [name for name in node.input if name]
-        sizes = inputs if node.op_type in _SIZED_BY_ALL else inputs[1:]
-        by_values = node.op_type in _SIZED_BY_VALUES and not constants.issuperset(sizes)
-        if by_values or any(attribute.HasField("g") for attribute in node.attribute):
-            continue
-        if node.op_type not in DATA_DEPENDENT and all(map(is_static, inputs)):
+        if constants.issuperset(names_of_sizes(node)) and all(map(is_static, filter(None, node.input))):
             for name in filter(None, node.output):
                 if name in seen:
                     found[name][1] = seen[name]
@@ -157,6 +154,13 @@ def _shape(value: onnx.ValueInfoProto) -> list[int] | None:
     if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
         return None
     return [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+
+
+def names_of_sizes(node: onnx.NodeProto) -> list[str]:
+    """What the shapes of the node's results follow from by its values; from everything else it reads, by its shape."""
+    if node.op_type in _SIZED_BY_ALL or any(attribute.HasField("g") for attribute in node.attribute):
+        return names_read(node)
+    return [name for name in node.input[1:] if name] if node.op_type in _SIZED_BY_VALUES else []
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:

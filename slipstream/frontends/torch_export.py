@@ -15,6 +15,7 @@ from slipstream.frontends.inputs import Array, TensorSpec
 from slipstream.frontends.model import Model
 from slipstream.frontends.onnx_graph import output_spec
 from slipstream.frontends.torch_floats import computes_in_halves, in_float32
+from slipstream.frontends.torch_indices import use_positive_indices
 from slipstream.frontends.torch_recurrent import keep_layers
 
 
@@ -127,11 +128,9 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
     try:
         computed = in_float32(program) if computes_in_halves(program) else program
         kept, converters = keep_layers(computed)
+        use_positive_indices(kept.graph_module)
         module = from_exported_program(
-            kept,
-            unwrap_unit_return_tuple=False,
-            custom_convert_map=converters or None,
-            run_ep_decomposition=not converters,
+            kept, unwrap_unit_return_tuple=False, custom_convert_map=converters or None, run_ep_decomposition=False
         )
     except Exception as error:
         raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {first_line(error)}") from error

@@ -11,13 +11,11 @@ _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
 def keep_layers(program: Any) -> tuple[Any, dict[str, Callable[[Any, Any], Any]]]:
-    """The program decomposed but for its recurrent layers, and converters for these; no converters if it has none."""
+    """The program decomposed but for its recurrent layers, and converters for these."""
     import torch
 
     called = {str(node.target).removeprefix("aten.") for node in program.graph.nodes if node.op == "call_function"}
     names = sorted(called & set(_KINDS))
-    if not names:
-        return program, {}
     table = torch.export.default_decompositions()
     for name in names:
         operator, overload = name.split(".")

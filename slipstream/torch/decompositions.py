@@ -41,28 +41,6 @@ def _may_mask_a_row(scores: Any) -> bool:
     return scores.target is not aten.bmm.default
 
 
-def use_positive_indices(module: Any) -> None:
-    """Count indices from the start of an axis: compiled code reads where they point, without a check."""
-    import torch
-
-    aten, graph = torch.ops.aten, module.graph
-    for node in list(graph.nodes):
-        if node.target not in (aten.index.Tensor, aten._unsafe_index.Tensor):
-            continue
-        source, indices = node.args
-        counted = []
-        with graph.inserting_before(node):
-            for axis, index in enumerate(indices):
-                if index is not None and index.meta["val"].dtype in (torch.int64, torch.int32):
-                    rows = source.meta["val"].shape[axis]
-                    rows = rows if isinstance(rows, int) else graph.call_function(aten.sym_size.int, (source, axis))
-                    meta, index = index.meta, graph.call_function(aten.remainder.Scalar, (index, rows))
-                    index.meta = dict(meta)
-                counted.append(index)
-        node.target, node.args = aten.index.Tensor, (source, counted)
-    module.recompile()
-
-
 def _index_copy(x: Any, axis: int, index: Any, source: Any) -> Any:
     """Rows of `source` in the place of rows of `x`, as caches of keys and values are written.
 

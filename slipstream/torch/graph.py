@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slipstream.errors import SlipstreamError
-from slipstream.torch.decompositions import use_plain_softmax, use_positive_indices
+from slipstream.frontends.torch_indices import use_positive_indices
+from slipstream.torch.decompositions import use_plain_softmax
 from slipstream.torch.options import Options
 from slipstream.torch.variant import Variant, compile_variant
 from slipstream.torch.whole_layers import restore

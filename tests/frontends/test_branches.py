@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slipstream.frontends.onnx_branches import choose_branches, deciding_inputs
@@ -84,3 +85,52 @@ main (float[N, M] x) => (float[A, B] y) {
     )
     assert "If" in chosen(model, [2, 4], tmp_path)
     assert deciding_inputs(model.graph) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "found = NonZero(x)",
+        "count = ReduceSum<keepdims = 0>(x) last = Cast<to = 7>(count)"
+        " ends = Unsqueeze(last, one0) starts = Constant<value_ints = [0]>() found = Slice(x, starts, ends)",
+    ],
+)
+def test_a_branch_that_depends_on_how_much_is_found_stays(found: str, tmp_path: Path) -> None:
+    """The size of what an operator finds depends on values, though it is a size."""
+    body = """
+main (float[N, M] x) => (float[A, B] y) {{
+  one0 = Constant<value_ints = [0]>()
+  {found}
+  size = Size(found)
+  none = Constant<value_int = 0>()
+  any = Greater(size, none)
+  y = If (any) <
+    then_branch = then_graph () => (float[A, B] r) {{ r = Sin(x) }},
+    else_branch = else_graph () => (float[A, B] s) {{ s = Cos(x) }}
+  >
+}}
+"""
+    model = graph(body.format(found=found))
+    assert "If" in chosen(model, [2, 4], tmp_path)
+    assert deciding_inputs(model.graph) == ["x"]
+
+
+def test_a_branch_by_the_size_of_something_reshaped_by_a_shape_is_chosen(tmp_path: Path) -> None:
+    model = graph(
+        """
+main (float[N, M] x) => (float[A, B] y) {
+  shape = Shape(x)
+  same = Reshape(x, shape)
+  size = Size(same)
+  eight = Constant<value_int = 8>()
+  right = Equal(size, eight)
+  y = If (right) <
+    then_branch = then_graph () => (float[A, B] r) { r = Sin(x) },
+    else_branch = else_graph () => (float[A, B] s) { s = Cos(x) }
+  >
+}
+"""
+    )
+    nodes = chosen(model, [2, 4], tmp_path)
+    assert "If" not in nodes
+    assert "Sin" in nodes

@@ -121,6 +121,25 @@ def test_booleans(tmp_path: Path) -> None:
         np.testing.assert_array_equal(torch.from_dlpack(actual).numpy(), expected.numpy())
 
 
+class Picks(torch.nn.Module):
+    """Reads rows and columns, writes single elements, at places that may count from the end."""
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        written = x.clone()
+        written[i, i] = 7.0
+        return x[i], x[:, i], x[:, [-1, 0]], written
+
+
+def test_indices_from_the_end(tmp_path: Path) -> None:
+    x = torch.arange(20.0).reshape(4, 5)
+    artifact = slipstream.compile(Picks(), tmp_path / "out", example_inputs=(x, torch.tensor([0, 1])))
+    with slipstream.load(artifact.directory) as model:
+        for places in ([3, 2], [-1, -2], [-4, 0]):
+            i = torch.tensor(places)
+            for ours, theirs in zip(model(x, i), Picks()(x, i), strict=True):
+                np.testing.assert_array_equal(torch.from_dlpack(ours), theirs)
+
+
 def test_mistakes(net: Net, example: tuple) -> None:
     with pytest.raises(ModelError, match="needs example inputs"):
         slipstream.load_model(net)
