@@ -7,7 +7,7 @@ both stop layout conversion and fusion. As plain element-wise operators they fus
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -81,6 +81,40 @@ class _Gather(onnx_frontend.Gather):  # type: ignore[misc]
             negative = bb.normalize(relax.op.less(indices, relax.const(0, dtype)))
             indices = bb.normalize(relax.op.where(negative, from_back, indices))
         return relax.op.take(data, indices, axis, mode="clip")
+
+
+def _bounded(base: type, axes_of: Callable[[Any, Any], Sequence[int]]) -> type:
+    """The converter, for computed indices of these axes that point to the nearest element where they point outside.
+
+    ONNX Runtime raises an error there. Compiled code would read, and write, memory that is not the tensor's.
+    """
+
+    class Bounded(base):  # type: ignore[misc]
+        @classmethod
+        def get_converter(cls, opset: int) -> Callable[..., Any]:
+            convert: Callable[..., Any] = super().get_converter(opset)
+
+            def bounded(bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+                data, indices = inputs[0], inputs[1]
+                if not isinstance(indices, ir.GenericConst):
+                    extents = np.array([int(data.ty.shape[axis]) for axis in axes_of(inputs, attr)])
+                    dtype = str(indices.ty.dtype)
+                    low, high = relax.const(-extents, dtype), relax.const(np.maximum(extents - 1, 0), dtype)
+                    inputs[1] = bb.normalize(relax.op.minimum(bb.normalize(relax.op.maximum(indices, low)), high))
+                return convert(bb, inputs, attr, params)
+
+            return bounded
+
+    return Bounded
+
+
+def _axis(inputs: Any, attr: Any) -> Sequence[int]:
+    return [attr.get("axis", 0)]
+
+
+def _first_axes(inputs: Any, attr: Any) -> Sequence[int]:
+    first = attr.get("batch_dims", 0)
+    return range(first, first + int(inputs[1].ty.shape[-1]))
 
 
 class _Slice(onnx_frontend.Slice):  # type: ignore[misc]
@@ -290,6 +324,11 @@ _CONVERTERS = {
     **onnx_recurrent.CONVERTERS,
     "Clip": _Clip,
     "Gather": _Gather,
+    "GatherElements": _bounded(onnx_frontend.GatherElements, _axis),
+    "GatherND": _bounded(onnx_frontend.GatherND, _first_axes),
+    "Scatter": _bounded(onnx_frontend.Scatter, _axis),
+    "ScatterElements": _bounded(onnx_frontend.ScatterElements, _axis),
+    "ScatterND": _bounded(onnx_frontend.ScatterND, _first_axes),
     "Slice": _Slice,
     "Concat": _Concat,
     "Dropout": _Dropout,

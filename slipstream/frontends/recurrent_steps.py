@@ -217,8 +217,9 @@ class _Unit:
         if not layer.lengths:
             running, backwards = None, layer.steps - 1 - step
         else:
-            running = step < self.given["lengths"][sequence]
-            backwards = tirx.Select(running, self.given["lengths"][sequence] - 1 - step, step)
+            length = tirx.min(self.given["lengths"][sequence], layer.steps)  # a longer one would read foreign memory
+            running = step < length
+            backwards = tirx.Select(running, length - 1 - step, step)
         if not any(layer.reverse):
             return step, running
         if all(layer.reverse):

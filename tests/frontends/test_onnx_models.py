@@ -16,6 +16,7 @@ from slipstream.artifact.runtime import TvmExecutor
 from slipstream.artifact.verify import verification_inputs, verify
 from slipstream.errors import ModelError, ShapeError, UnsupportedModelError
 from slipstream.frontends import load_model
+from slipstream.frontends.model import Model
 from slipstream.machine.target import resolve_target
 
 Array = np.ndarray[Any, Any]
@@ -92,15 +93,20 @@ def branch(op: str, inputs: str, output: str) -> onnx.GraphProto:
 
 def check(proto: Any, given: dict[str, Array] | None = None) -> None:
     """Everything `slipstream.compile` does but write; inputs that are not `given` are random."""
+    loaded = load_model(proto)
+    verify(loaded, executor(loaded), verification_inputs(loaded, given))
+
+
+def executor(given: Any) -> TvmExecutor:
+    """A model, compiled."""
     from slipstream.graph.build import apply_programs, build
     from slipstream.graph.prepare import prepare
 
     target = resolve_target(threads=2)
-    loaded = load_model(proto)
+    loaded = given if isinstance(given, Model) else load_model(given)
     prepared, _ = prepare(loaded.module, target)
     built = build(apply_programs(prepared, target), target)
-    run = TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs, 2)
-    verify(loaded, run, verification_inputs(loaded, given))
+    return TvmExecutor(built.executable, built.weights, loaded.inputs, loaded.outputs, 2)
 
 
 @compiles

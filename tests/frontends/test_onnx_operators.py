@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from slipstream.errors import UnsupportedModelError
 from slipstream.frontends import load_model
 from slipstream.machine.target import resolve_target
-from tests.frontends.test_onnx_models import check, integers, model, node, positive, weight
+from tests.frontends.test_onnx_models import check, executor, integers, model, node, positive, weight
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
@@ -303,6 +303,42 @@ def test_sequences_reversed_and_scanned() -> None:
     weights = {"lengths": integers(4, 1, 2)}
     inputs: dict[str, tuple[int, list[Any]]] = {"x": (T.FLOAT, [4, 3]), "start": (T.FLOAT, [3])}
     check(model(nodes, inputs, "r last all", 13, weights))
+
+
+PLACED = {
+    "GatherElements": (node("GatherElements", "x i", "y", axis=0), {"x": (T.FLOAT, [8, 4]), "i": (T.INT64, [2, 4])}),
+    "GatherND": (node("GatherND", "x i", "y"), {"x": (T.FLOAT, [8, 4]), "i": (T.INT64, [3, 2])}),
+    "ScatterElements": (
+        node("ScatterElements", "x i u", "y", axis=1),
+        {"x": (T.FLOAT, [8, 4]), "i": (T.INT64, [8, 2]), "u": (T.FLOAT, [8, 2])},
+    ),
+    "ScatterND": (
+        node("ScatterND", "x i u", "y"),
+        {"x": (T.FLOAT, [8, 4]), "i": (T.INT64, [2, 1]), "u": (T.FLOAT, [2, 4])},
+    ),
+    "ReverseSequence": (
+        node("ReverseSequence", "x i", "y", time_axis=0, batch_axis=1),
+        {"x": (T.FLOAT, [6, 2, 4]), "i": (T.INT64, [2])},
+    ),
+    "LSTM": (
+        node("LSTM", "x w r - i", "y", hidden_size=4, direction="bidirectional"),
+        {"x": (T.FLOAT, [6, 2, 3]), "i": (T.INT32, [2])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_places_outside_of_a_tensor_are_not_touched(name: str) -> None:
+    """ONNX Runtime raises an error there. A crash would end the process that runs this test."""
+    made, inputs = PLACED[name]
+    weights = {"w": weight(2, 16, 3), "r": weight(2, 16, 4, seed=1)} if name == "LSTM" else {}
+    run = executor(model([made], inputs, "y", 16, weights))
+    rng = np.random.default_rng(0)
+    given = {key: rng.random(shape, np.float32) for key, (type_, shape) in inputs.items() if type_ == T.FLOAT}
+    largest = max(1.0, *(float(abs(value).max()) for value in given.values()))
+    for place in (10**8, -(10**8)):
+        feed = {spec.name: given.get(spec.name, np.full(spec.shape, place, spec.dtype)) for spec in run.inputs}
+        assert np.abs(run(feed)[0]).max() <= largest
 
 
 def counting_loop(limit: str) -> onnx.ModelProto:
