@@ -305,6 +305,21 @@ def test_sequences_reversed_and_scanned() -> None:
     check(model(nodes, inputs, "r last all", 13, weights))
 
 
+@pytest.mark.parametrize("opset", [9, 10])
+def test_classes_in_old_opsets(opset: int) -> None:
+    weights = {"depth": np.array(5, np.int64), "values": np.array([-1, 2], np.float32)}
+    check(model([node("OneHot", "x depth values", "y")], {"x": (T.INT64, [7])}, "y", opset, weights))
+
+
+def test_a_replacement_that_the_opset_lacks_is_not_made() -> None:
+    nodes = [node("MatMul", "x w", "h"), node("ReverseSequence", "h lengths", "y", time_axis=0, batch_axis=1)]
+    weights = {"w": weight(64, 64), "lengths": np.arange(64)}
+    loaded = load_model(model(nodes, {"x": (T.FLOAT, [64, 64, 64])}, "y", 10, weights))
+    (part,) = loaded.onnx_parts
+    assert part.nodes == 1
+    assert "GatherElements that opset 10 lacks" in part.reasons[0]
+
+
 def counting_loop(limit: str) -> onnx.ModelProto:
     """Doubles `v` while a counter is below `limit`, and keeps what it was."""
     tensor = helper.make_tensor_value_info
