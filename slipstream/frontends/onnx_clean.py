@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from slipstream.frontends.output_files import arrays_of
 
 # Operators that round to 8 bits, of ONNX and of ONNX Runtime.
 _ROUNDS = re.compile("Quantize|QLinear|^QGemm$|^QAttention$")
+# Operators whose result consists of elements of their inputs.
+_KEEPS_LEVELS = {"Concat", "DepthToSpace", "Expand", "Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Split"}
+_KEEPS_LEVELS |= {"SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 # A rewritten loop may hold another one.
 _MOST_ROUNDS = 6
 # Operators that pass integers of an input on unchanged, between the input and the table it indexes.
@@ -114,12 +118,19 @@ def _output_steps(graph: onnx.GraphProto) -> list[float]:
     producers = {name: node for node in graph.node for name in node.output}
     scales = {tensor.name: tensor for tensor in graph.initializer}
 
+    @cache
     def step(name: str) -> float:
         node = producers.get(name)
-        if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        if node is None:
             return 0.0
-        if node.op_type == "QuantizeLinear":
+        if node.op_type in _KEEPS_LEVELS:
+            return max(map(step, node.input))
+        # A QGemm without the scale of its result returns floats.
+        of_bytes = node.op_type == "QGemm" and any(node.input[7:8])
+        if of_bytes or node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
             return 1.0
+        if node.op_type != "DequantizeLinear":
+            return 0.0
         scale = scales.get(node.input[1])
         return 0.0 if scale is None else float(onnx.numpy_helper.to_array(scale).max(initial=0.0))
 

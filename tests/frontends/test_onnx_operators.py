@@ -232,6 +232,40 @@ def test_an_absent_zero_point_of_a_result_is_zero() -> None:
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 3, 4, 4])}, "y", 13, weights)))
 
 
+def test_outputs_in_8_bits_may_be_one_level_off() -> None:
+    """Also where they are moved after the rounding, and those of fused operators that round."""
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "q"),
+        node("QLinearConv", "q xs xz w ws wz ys yz", "c", kernel_shape=[3, 3]),
+        node("MaxPool", "c", "p", kernel_shape=[2, 2]),
+        node("Flatten", "p", "f"),
+        microsoft("QLinearConcat", "ys yz f ys yz f ys yz", "j", axis=1),
+        node("Concat", "j f", "k", axis=1),
+        node("DequantizeLinear", "k ys yz", "d"),
+        node("Reshape", "d flat", "y"),
+        microsoft("QGemm", "f ys yz m ms mz - ys yz", "g"),
+        microsoft("QGemm", "f ys yz m ms mz", "h"),
+    ]
+    weights = {
+        "xs": np.array(0.02, np.float32),
+        "xz": np.array(100, np.uint8),
+        "w": quantised(16, 16, 3, 3, low=-128, high=128, dtype=np.int8),
+        "ws": np.array(0.01, np.float32),
+        "wz": np.array(0, np.int8),
+        "ys": np.array(2.0, np.float32),
+        "yz": np.array(0, np.uint8),
+        "flat": integers(-1),
+        "m": quantised(16 * 169, 3, low=-100, high=100, dtype=np.int8),
+        "ms": np.array(0.01, np.float32),
+        "mz": np.array(0, np.int8),
+    }
+    names = "c f j k y g h"
+    proto = with_microsoft(
+        model(nodes, {"x": (T.FLOAT, [1, 16, 16, 16])}, names, 13, weights, dict.fromkeys("cfjkg", T.UINT8))
+    )
+    assert load_model(proto).output_steps == (1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 0.0)
+
+
 @pytest.mark.slow
 def test_integer_products_that_exceed_the_range_of_float32() -> None:
     """Sums of 600 products of the largest numbers have to be computed in parts."""
