@@ -243,7 +243,7 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
     if not tensor.HasField("shape"):
         return f"input {value.name!r} has no shape: give one, for example --shape {value.name}=1x3x224x224"
     dims = tensor.shape.dim
-    dynamic = [axis for axis, dim in enumerate(dims) if dim.dim_value <= 0]
+    dynamic = [axis for axis, dim in enumerate(dims) if not dim.HasField("dim_value") or dim.dim_value < 0]
     if dynamic == [0]:
         dims[0].Clear()
         dims[0].dim_value = 1
@@ -251,7 +251,7 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
     if not dynamic:
         return None
     example = "x".join(
-        "1" if axis == 0 and axis in dynamic else str(dim.dim_value or "?") for axis, dim in enumerate(dims)
+        ("1" if axis == 0 else "?") if axis in dynamic else str(dim.dim_value) for axis, dim in enumerate(dims)
     )
     axes = ", ".join(f"{axis} ({dims[axis].dim_param or 'unnamed'})" for axis in dynamic)
     return f"input {value.name!r} is dynamic in axis {axes}: say --shape {value.name}={example} with numbers for '?'"
@@ -259,11 +259,12 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
 
 def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
     if tensor.HasField("shape"):
-        own = [dim.dim_value for dim in tensor.shape.dim]
-        shown = "x".join(str(extent) if extent > 0 else "?" for extent in own)
+        own = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+        shown = "x".join(str(extent) if extent >= 0 else "?" for extent in own)
         asked = "x".join(map(str, wanted))
         if len(own) != len(wanted):
             return f"--shape {name}={asked} has {len(wanted)} axes, but input {name!r} has {len(own)} ({shown})"
+        # Some exporters write 0 for an extent that may change.
         clash = [axis for axis, extent in enumerate(own) if extent > 0 and extent != wanted[axis]]
         if clash:
             return f"--shape {name}={asked} contradicts input {name!r} ({shown}) in axis {clash[0]}"

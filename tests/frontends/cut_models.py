@@ -21,7 +21,7 @@ def weight(*shape: int, seed: int = 0) -> Array:
 
 def model(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[int, Sequence[int]]],
+    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
     outputs: Mapping[str, int],
     weights: Mapping[str, Array],
 ) -> onnx.ModelProto:
