@@ -183,6 +183,15 @@ def test_attention_masks(causal: bool) -> None:
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [2, 5, 8])}, "y", 13, weights)))
 
 
+def test_attention_whose_keys_are_read_too_is_left_as_it_is() -> None:
+    nodes = [node("MatMul", "x w", "q"), microsoft("MultiHeadAttention", "q q q", "y keys values", num_heads=2)]
+    for outputs, parts in (("y keys", 1), ("y", 0)):
+        proto = with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 64, 128])}, outputs, 13, {"w": weight(128, 128)}))
+        left = load_model(proto).onnx_parts
+        assert len(left) == parts
+        assert all("lacks its output 'keys'" in part.reasons[0] for part in left)
+
+
 def quantised(*shape: int, low: int, high: int, dtype: Any, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(low, high, shape).astype(dtype)
 
