@@ -245,6 +245,29 @@ def _padding_for_output_shape(inputs: Any, attr: Any) -> dict[str, Any]:
     return {"pads": begin + end, "output_padding": more, "auto_pad": b"NOTSET"}
 
 
+class _MaxPool(onnx_frontend.MaxPool):  # type: ignore[misc]
+    """TVM's own result is too small for SAME_LOWER where a stride does not divide the extent."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if attr.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
+            attr = {**attr, "pads": _padding_for_same_extents(inputs[0], attr), "auto_pad": b"NOTSET"}
+        return super()._impl_v1(bb, inputs, attr, params)
+
+
+def _padding_for_same_extents(x: Any, attr: Any) -> list[int]:
+    """As many windows as strides in the input, rounded up; the odd place is at the end unless SAME_LOWER."""
+    extents = [int(extent) for extent in x.ty.shape][2:]
+    ones = [1] * len(extents)
+    steps = zip(attr["kernel_shape"], attr.get("strides", ones), attr.get("dilations", ones), strict=True)
+    totals = [
+        max(0, (-(-extent // stride) - 1) * stride + (window - 1) * dilation + 1 - extent)
+        for extent, (window, stride, dilation) in zip(extents, steps, strict=True)
+    ]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if attr["auto_pad"] == b"SAME_UPPER" else large + small
+
+
 class _Concat(onnx_frontend.Concat):  # type: ignore[misc]
     """Empty parts, which exporters of cached keys leave behind, are dropped."""
 
@@ -297,6 +320,7 @@ _CONVERTERS = {
     "Pow": _Pow,
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
+    "MaxPool": _MaxPool,
     "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
     "Resize": Resize,

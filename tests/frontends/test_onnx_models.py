@@ -584,6 +584,16 @@ def inputs_and_constants_as_outputs() -> onnx.ModelProto:
 
 
 @compiles
+def pools_of_same_extents() -> onnx.ModelProto:
+    same = [("SAME_UPPER", 3, 2), ("SAME_LOWER", 3, 2), ("SAME_LOWER", 2, 3), ("SAME_LOWER", 2, 1)]
+    nodes = [
+        node("MaxPool", "x", f"y{i}", auto_pad=kind, kernel_shape=[size] * 2, strides=[stride] * 2)
+        for i, (kind, size, stride) in enumerate(same)
+    ]
+    return model(nodes, {"x": (T.FLOAT, [1, 2, 7, 10])}, "y0 y1 y2 y3")
+
+
+@compiles
 def lstm() -> onnx.ModelProto:
     nodes = [node("LSTM", "x w r", "y", hidden_size=5)]
     return model(nodes, {"x": (T.FLOAT, [7, 1, 4])}, "y", 13, {"w": weight(1, 20, 4), "r": weight(1, 20, 5)})
