@@ -268,6 +268,20 @@ def _padding_for_same_extents(x: Any, attr: Any) -> list[int]:
     return small + large if attr["auto_pad"] == b"SAME_UPPER" else large + small
 
 
+def _reduction(base: type, of_one: Callable[[Any], Any]) -> type:
+    class Reduction(base):  # type: ignore[misc]
+        """Without axes, where the node says that none are all, each element is reduced by itself; TVM leaves it out."""
+
+        @classmethod
+        def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+            axes = onnx_frontend.get_constant(inputs[1], params) if len(inputs) > 1 else None
+            if attr.get("noop_with_empty_axes", 0) and (axes is None or _is_empty(axes)):
+                return bb.normalize(of_one(inputs[0]))
+            return super()._impl_v18(bb, inputs, attr, params)
+
+    return Reduction
+
+
 class _Concat(onnx_frontend.Concat):  # type: ignore[misc]
     """Empty parts, which exporters of cached keys leave behind, are dropped."""
 
@@ -329,6 +343,10 @@ _CONVERTERS = {
     "Max": _pairwise(onnx_frontend.Max, relax.op.maximum),
     "Min": _pairwise(onnx_frontend.Min, relax.op.minimum),
     "Mean": _pairwise(onnx_frontend.Mean, relax.op.add, mean=True),
+    "ReduceL1": _reduction(onnx_frontend.ReduceL1, relax.op.abs),
+    "ReduceL2": _reduction(onnx_frontend.ReduceL2, relax.op.abs),
+    "ReduceLogSum": _reduction(onnx_frontend.ReduceLogSum, relax.op.log),
+    "ReduceSumSquare": _reduction(onnx_frontend.ReduceSumSquare, lambda x: relax.op.multiply(x, x)),
 }
 
 

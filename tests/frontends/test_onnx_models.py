@@ -594,6 +594,14 @@ def pools_of_same_extents() -> onnx.ModelProto:
 
 
 @compiles
+def reductions_along_no_axis() -> onnx.ModelProto:
+    kinds = ("L1", "L2", "LogSum", "LogSumExp", "SumSquare", "Sum")
+    nodes = [node(f"Reduce{kind}", "x none", kind, noop_with_empty_axes=1) for kind in kinds[:4]]
+    nodes += [node(f"Reduce{kind}", "x", kind, noop_with_empty_axes=1) for kind in kinds[4:]]
+    return model(nodes, {"x": (T.FLOAT, [3, 4])}, " ".join(kinds), 18, {"none": integers()})
+
+
+@compiles
 def lstm() -> onnx.ModelProto:
     nodes = [node("LSTM", "x w r", "y", hidden_size=5)]
     return model(nodes, {"x": (T.FLOAT, [7, 1, 4])}, "y", 13, {"w": weight(1, 20, 4), "r": weight(1, 20, 5)})
