@@ -268,6 +268,33 @@ def _padding_for_same_extents(x: Any, attr: Any) -> list[int]:
     return small + large if attr["auto_pad"] == b"SAME_UPPER" else large + small
 
 
+class _ScatterElements(onnx_frontend.ScatterElements):  # type: ignore[misc]
+    @classmethod
+    def _impl_v11(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v11(bb, inputs, attr, params)
+
+    @classmethod
+    def _impl_v16(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v16(bb, inputs, attr, params)
+
+    @classmethod
+    def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v18(bb, inputs, attr, params)
+
+
+def _check_places(inputs: Any, attr: Any) -> None:
+    """TVM counts the places before the axis, and those after it, through the indices and the data alike: the
+    outermost of either may differ."""
+    data, indices = ([int(extent) for extent in value.ty.shape] for value in inputs[:2])
+    axis = attr.get("axis", 0) % len(data)
+    free = {0, axis, axis + 1}
+    if any(own != other for place, (own, other) in enumerate(zip(indices, data, strict=True)) if place not in free):
+        raise NotImplementedError(f"its indices {indices} are smaller than its data {data} along other axes")
+
+
 def _reduction(base: type, of_one: Callable[[Any], Any]) -> type:
     class Reduction(base):  # type: ignore[misc]
         """Without axes, where the node says that none are all, each element is reduced by itself; TVM leaves it out."""
@@ -335,6 +362,7 @@ _CONVERTERS = {
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
     "MaxPool": _MaxPool,
+    "ScatterElements": _ScatterElements,
     "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
     "Resize": Resize,

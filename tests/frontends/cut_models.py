@@ -179,6 +179,14 @@ def axis_as_input() -> onnx.ModelProto:
     return model(nodes, {**IMAGE, "axis": (T.INT64, [1])}, {"y": T.FLOAT}, weights)
 
 
+def smaller_indices() -> onnx.ModelProto:
+    """Some places of the innermost axis have no index, which TVM's operator would count on from."""
+    nodes, weights = body()
+    nodes.append(node("ScatterElements", "features places new", "y", axis=1, name="scatter"))
+    weights |= {"places": np.arange(2 * 16 * 16).reshape(1, 2, 16, 16) % 5, "new": weight(1, 2, 16, 16)}
+    return model(nodes, IMAGE, {"y": T.FLOAT}, weights)
+
+
 def graph_network() -> onnx.ModelProto:
     """Messages along edges whose ends have to be nodes, numbered from 5 on: 0 and 1 make ONNX Runtime fail."""
     nodes = [

@@ -602,6 +602,14 @@ def reductions_along_no_axis() -> onnx.ModelProto:
 
 
 @compiles
+def scattering_from_a_corner() -> onnx.ModelProto:
+    places = np.tile(np.array([[[2, 0, 3, 1]], [[0, 1, 4, 3]]]), (1, 3, 1))
+    nodes = [node("ScatterElements", "x places u", "y", axis=1)]
+    weights = {"places": np.moveaxis(places, 2, 1), "u": weight(2, 4, 3)}
+    return model(nodes, {"x": (T.FLOAT, [4, 5, 6])}, "y", 18, weights)
+
+
+@compiles
 def lstm() -> onnx.ModelProto:
     nodes = [node("LSTM", "x w r", "y", hidden_size=5)]
     return model(nodes, {"x": (T.FLOAT, [7, 1, 4])}, "y", 13, {"w": weight(1, 20, 4), "r": weight(1, 20, 5)})

@@ -33,6 +33,11 @@ COMPILED, ONNX = "compiled", "ONNX Runtime"
             [ONNX, COMPILED, ONNX, COMPILED],
             ["node 'scaler': TVM cannot import ai.onnx.ml.Scaler", "node 'forest': TVM"],
         ),
+        (
+            cut_models.smaller_indices,
+            [COMPILED, ONNX],
+            ["node 'scatter': TVM cannot import ScatterElements"],
+        ),
         (cut_models.axis_as_input, [COMPILED, ONNX, COMPILED], ["node 'add_up': TVM cannot import CumSum"]),
     ],
 )
