@@ -130,10 +130,11 @@ def torch_module(path: Path) -> Any:
 def _module_of_pt2(files: ModelFiles) -> Any:
     torch = _import_torch()
     from slipstream.frontends.torch_export import fingerprint, static_program
+    from slipstream.frontends.torch_tensors import of_tensors
 
     program = static_program(torch.export.load(files.source), files.shapes)
     _must_match(fingerprint(program), files.fingerprint, files.source)
-    return program.module()
+    return of_tensors(program).module()
 
 
 def compile_openvino(model: Path, threads: int, **settings: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from slipstream.frontends.output_files import arrays_of
 
 # Operators that round to 8 bits, of ONNX and of ONNX Runtime.
 _ROUNDS = re.compile("Quantize|QLinear|^QGemm$|^QAttention$")
+# Operators whose result consists of elements of their inputs.
+_KEEPS_LEVELS = {"Concat", "DepthToSpace", "Expand", "Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Split"}
+_KEEPS_LEVELS |= {"SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 # A rewritten loop may hold another one.
 _MOST_ROUNDS = 6
 # Operators that pass integers of an input on unchanged, between the input and the table it indexes.
@@ -114,12 +118,19 @@ def _output_steps(graph: onnx.GraphProto) -> list[float]:
     producers = {name: node for node in graph.node for name in node.output}
     scales = {tensor.name: tensor for tensor in graph.initializer}
 
+    @cache
     def step(name: str) -> float:
         node = producers.get(name)
-        if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        if node is None:
             return 0.0
-        if node.op_type == "QuantizeLinear":
+        if node.op_type in _KEEPS_LEVELS:
+            return max(map(step, node.input))
+        # A QGemm without the scale of its result returns floats.
+        of_bytes = node.op_type == "QGemm" and any(node.input[7:8])
+        if of_bytes or node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
             return 1.0
+        if node.op_type != "DequantizeLinear":
+            return 0.0
         scale = scales.get(node.input[1])
         return 0.0 if scale is None else float(onnx.numpy_helper.to_array(scale).max(initial=0.0))
 
@@ -232,7 +243,7 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
     if not tensor.HasField("shape"):
         return f"input {value.name!r} has no shape: give one, for example --shape {value.name}=1x3x224x224"
     dims = tensor.shape.dim
-    dynamic = [axis for axis, dim in enumerate(dims) if dim.dim_value <= 0]
+    dynamic = [axis for axis, dim in enumerate(dims) if not dim.HasField("dim_value") or dim.dim_value < 0]
     if dynamic == [0]:
         dims[0].Clear()
         dims[0].dim_value = 1
@@ -240,7 +251,7 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
     if not dynamic:
         return None
     example = "x".join(
-        "1" if axis == 0 and axis in dynamic else str(dim.dim_value or "?") for axis, dim in enumerate(dims)
+        ("1" if axis == 0 else "?") if axis in dynamic else str(dim.dim_value) for axis, dim in enumerate(dims)
     )
     axes = ", ".join(f"{axis} ({dims[axis].dim_param or 'unnamed'})" for axis in dynamic)
     return f"input {value.name!r} is dynamic in axis {axes}: say --shape {value.name}={example} with numbers for '?'"
@@ -248,11 +259,12 @@ def _fix_shape(value: onnx.ValueInfoProto, wanted: Sequence[int] | None) -> str 
 
 def _impose(name: str, tensor: Any, wanted: Sequence[int]) -> str | None:
     if tensor.HasField("shape"):
-        own = [dim.dim_value for dim in tensor.shape.dim]
-        shown = "x".join(str(extent) if extent > 0 else "?" for extent in own)
+        own = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+        shown = "x".join(str(extent) if extent >= 0 else "?" for extent in own)
         asked = "x".join(map(str, wanted))
         if len(own) != len(wanted):
             return f"--shape {name}={asked} has {len(wanted)} axes, but input {name!r} has {len(own)} ({shown})"
+        # Some exporters write 0 for an extent that may change.
         clash = [axis for axis, extent in enumerate(own) if extent > 0 and extent != wanted[axis]]
         if clash:
             return f"--shape {name}={asked} contradicts input {name!r} ({shown}) in axis {clash[0]}"

@@ -279,6 +279,70 @@ def _padding_for_output_shape(inputs: Any, attr: Any) -> dict[str, Any]:
     return {"pads": begin + end, "output_padding": more, "auto_pad": b"NOTSET"}
 
 
+class _MaxPool(onnx_frontend.MaxPool):  # type: ignore[misc]
+    """TVM's own result is too small for SAME_LOWER where a stride does not divide the extent."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if attr.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
+            attr = {**attr, "pads": _padding_for_same_extents(inputs[0], attr), "auto_pad": b"NOTSET"}
+        return super()._impl_v1(bb, inputs, attr, params)
+
+
+def _padding_for_same_extents(x: Any, attr: Any) -> list[int]:
+    """As many windows as strides in the input, rounded up; the odd place is at the end unless SAME_LOWER."""
+    extents = [int(extent) for extent in x.ty.shape][2:]
+    ones = [1] * len(extents)
+    steps = zip(attr["kernel_shape"], attr.get("strides", ones), attr.get("dilations", ones), strict=True)
+    totals = [
+        max(0, (-(-extent // stride) - 1) * stride + (window - 1) * dilation + 1 - extent)
+        for extent, (window, stride, dilation) in zip(extents, steps, strict=True)
+    ]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if attr["auto_pad"] == b"SAME_UPPER" else large + small
+
+
+class _ScatterElements(onnx_frontend.ScatterElements):  # type: ignore[misc]
+    @classmethod
+    def _impl_v11(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v11(bb, inputs, attr, params)
+
+    @classmethod
+    def _impl_v16(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v16(bb, inputs, attr, params)
+
+    @classmethod
+    def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        _check_places(inputs, attr)
+        return super()._impl_v18(bb, inputs, attr, params)
+
+
+def _check_places(inputs: Any, attr: Any) -> None:
+    """TVM counts the places before the axis, and those after it, through the indices and the data alike: the
+    outermost of either may differ."""
+    data, indices = ([int(extent) for extent in value.ty.shape] for value in inputs[:2])
+    axis = attr.get("axis", 0) % len(data)
+    free = {0, axis, axis + 1}
+    if any(own != other for place, (own, other) in enumerate(zip(indices, data, strict=True)) if place not in free):
+        raise NotImplementedError(f"its indices {indices} are smaller than its data {data} along other axes")
+
+
+def _reduction(base: type, of_one: Callable[[Any], Any]) -> type:
+    class Reduction(base):  # type: ignore[misc]
+        """Without axes, where the node says that none are all, each element is reduced by itself; TVM leaves it out."""
+
+        @classmethod
+        def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+            axes = onnx_frontend.get_constant(inputs[1], params) if len(inputs) > 1 else None
+            if attr.get("noop_with_empty_axes", 0) and (axes is None or _is_empty(axes)):
+                return bb.normalize(of_one(inputs[0]))
+            return super()._impl_v18(bb, inputs, attr, params)
+
+    return Reduction
+
+
 class _Concat(onnx_frontend.Concat):  # type: ignore[misc]
     """Empty parts, which exporters of cached keys leave behind, are dropped."""
 
@@ -327,7 +391,7 @@ _CONVERTERS = {
     "GatherElements": _bounded(onnx_frontend.GatherElements, _axis),
     "GatherND": _bounded(onnx_frontend.GatherND, _first_axes),
     "Scatter": _bounded(onnx_frontend.Scatter, _axis),
-    "ScatterElements": _bounded(onnx_frontend.ScatterElements, _axis),
+    "ScatterElements": _bounded(_ScatterElements, _axis),
     "ScatterND": _bounded(onnx_frontend.ScatterND, _first_axes),
     "Slice": _Slice,
     "Concat": _Concat,
@@ -336,6 +400,7 @@ _CONVERTERS = {
     "Pow": _Pow,
     "TopK": _TopK,
     "ConvTranspose": _ConvTranspose,
+    "MaxPool": _MaxPool,
     "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
     "Resize": Resize,
@@ -344,6 +409,10 @@ _CONVERTERS = {
     "Max": _pairwise(onnx_frontend.Max, relax.op.maximum),
     "Min": _pairwise(onnx_frontend.Min, relax.op.minimum),
     "Mean": _pairwise(onnx_frontend.Mean, relax.op.add, mean=True),
+    "ReduceL1": _reduction(onnx_frontend.ReduceL1, relax.op.abs),
+    "ReduceL2": _reduction(onnx_frontend.ReduceL2, relax.op.abs),
+    "ReduceLogSum": _reduction(onnx_frontend.ReduceLogSum, relax.op.log),
+    "ReduceSumSquare": _reduction(onnx_frontend.ReduceSumSquare, lambda x: relax.op.multiply(x, x)),
 }
 
 

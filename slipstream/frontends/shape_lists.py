@@ -70,7 +70,7 @@ def bucket_sizes(start: int, end: int, step: int | None = None) -> list[int]:
     return sorted({start, end, *(size for size in between if start < size < end)})
 
 
-_USAGE = "write it as NAME=1x3x224x224, with lists (1,4,16) or ranges (1..128, 32..512:32), every number above zero"
+_USAGE = "write it as NAME=1x3x224x224, with lists (1,4,16) or ranges (1..128, 32..512:32) of numbers above zero"
 
 
 def _combinations(dimensions: Mapping[str, Sequence[Sequence[int]]]) -> list[FixedShapes]:
@@ -106,7 +106,7 @@ def _sizes(dimension: Any) -> list[int]:
         found = [size for part in dimension.split(",") for size in _range(part.strip())]
     else:
         found = [int(size) for size in dimension] if isinstance(dimension, Sequence) else [int(dimension)]
-    if not found or min(found) <= 0:
+    if not found or min(found) < (0 if len(found) == 1 else 1):
         raise ValueError(dimension)
     return list(dict.fromkeys(found))
 

@@ -17,6 +17,7 @@ from slipstream.frontends.onnx_graph import output_spec
 from slipstream.frontends.torch_floats import computes_in_halves, in_float32
 from slipstream.frontends.torch_indices import use_positive_indices
 from slipstream.frontends.torch_recurrent import keep_layers
+from slipstream.frontends.torch_tensors import arguments, of_tensors, output_names, tensor_inputs
 
 
 class TorchReference:
@@ -91,14 +92,13 @@ def static_program(program: Any, shapes: Mapping[str, Sequence[int]] | None) -> 
     if not shapes:
         return program
     torch = import_torch()
-    wanted = set(program.graph_signature.user_inputs)
-    values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in wanted}
+    values = {node.name: node.meta["val"] for node in tensor_inputs(program)}
     inputs = _with_shapes(values, shapes)
     for name, value in zip(values, inputs, strict=True):
         _check_static(name, value)
-    static = (torch.zeros(tuple(value.shape), dtype=value.dtype, device=value.device) for value in inputs)
+    static = [torch.zeros(tuple(value.shape), dtype=value.dtype, device=value.device) for value in inputs]
     try:
-        return torch.export.export(program.module(), tuple(static))
+        return torch.export.export(program.module(), *arguments(program, static))
     except Exception as error:
         given = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
         raise ShapeError(f"the exported program does not take {given}: {first_line(error)}") from error
@@ -110,6 +110,8 @@ def _with_shapes(values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]])
     for name, shape in shapes.items():
         if name not in values:
             raise ShapeError(f"--shape names an input {name!r} the model does not have: it has {', '.join(values)}")
+        if not isinstance(values[name], torch.Tensor):
+            raise ShapeError(f"--shape names the input {name!r}, which is no tensor: pass example inputs of that shape")
         if len(shape) != values[name].ndim:
             given = "x".join(map(str, shape))
             raise ShapeError(
@@ -124,9 +126,10 @@ def _with_shapes(values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]])
 def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
     from tvm.relax.frontend.torch import from_exported_program
 
-    inputs = _inputs(program)
+    inputs, own = _inputs(program), output_names(program)
+    plain = of_tensors(program)
     try:
-        computed = in_float32(program) if computes_in_halves(program) else program
+        computed = in_float32(plain) if computes_in_halves(plain) else plain
         kept, converters = keep_layers(computed)
         use_positive_indices(kept.graph_module)
         module = from_exported_program(
@@ -135,7 +138,7 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
     except Exception as error:
         raise UnsupportedModelError(f"TVM cannot import this PyTorch model: {first_line(error)}") from error
     returned = module["main"].ret_ty
-    names = _output_names(program, len(returned.fields))
+    names = _output_names(own, len(returned.fields))
     return Model(
         name=name,
         source=source,
@@ -149,11 +152,8 @@ def _import(program: Any, *, name: str, source: str, shapes: Mapping[str, Sequen
 
 
 def _inputs(program: Any) -> tuple[TensorSpec, ...]:
-    wanted = set(program.graph_signature.user_inputs)
     specs = []
-    for node in program.graph.nodes:
-        if node.op != "placeholder" or node.name not in wanted:
-            continue
+    for node in tensor_inputs(program):
         value = node.meta["val"]
         _check_static(node.name, value)
         dtype = str(value.dtype).removeprefix("torch.")
@@ -182,8 +182,7 @@ def _index_limit(node: Any) -> int | None:
     return min(rows, default=None)
 
 
-def _output_names(program: Any, count: int) -> list[str]:
-    named = [str(name) for name in program.graph_signature.user_outputs]
+def _output_names(named: list[str], count: int) -> list[str]:
     return named if len(named) == count and len(set(named)) == count else [f"output{i}" for i in range(count)]
 
 

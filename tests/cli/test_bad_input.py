@@ -86,7 +86,8 @@ MISTAKES = {
     "shape is no shape": Mistake(
         "compile m.onnx -o out --shape x=1xthree", "--shape 'x=1xthree' makes no sense", _small()
     ),
-    "shape of zero": Mistake("compile m.onnx -o out --shape x=0x3x8x8", "every number above zero", _small()),
+    "shapes with zero": Mistake("compile m.onnx -o out --shape x=0,1x3x8x8", "of numbers above zero", _small()),
+    "shape of zero": Mistake("compile m.onnx -o out --shape x=0x3x8x8", "reads a tensor without elements", _small()),
     "shape of another rank": Mistake(
         "compile m.onnx -o out --shape x=1x3", "has 2 axes, but input 'x' has 4", _small()
     ),

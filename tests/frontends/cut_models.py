@@ -21,7 +21,7 @@ def weight(*shape: int, seed: int = 0) -> Array:
 
 def model(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[int, Sequence[int]]],
+    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
     outputs: Mapping[str, int],
     weights: Mapping[str, Array],
 ) -> onnx.ModelProto:
@@ -177,6 +177,14 @@ def axis_as_input() -> onnx.ModelProto:
     nodes += [node("CumSum", "features axis", "sums", name="add_up"), node("Conv", "sums w1", "y")]
     weights |= {"w1": weight(64, 32, 3, 3, seed=1)}
     return model(nodes, {**IMAGE, "axis": (T.INT64, [1])}, {"y": T.FLOAT}, weights)
+
+
+def smaller_indices() -> onnx.ModelProto:
+    """Some places of the innermost axis have no index, which TVM's operator would count on from."""
+    nodes, weights = body()
+    nodes.append(node("ScatterElements", "features places new", "y", axis=1, name="scatter"))
+    weights |= {"places": np.arange(2 * 16 * 16).reshape(1, 2, 16, 16) % 5, "new": weight(1, 2, 16, 16)}
+    return model(nodes, IMAGE, {"y": T.FLOAT}, weights)
 
 
 def graph_network() -> onnx.ModelProto:

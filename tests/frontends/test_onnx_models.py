@@ -590,6 +590,32 @@ def inputs_and_constants_as_outputs() -> onnx.ModelProto:
 
 
 @compiles
+def pools_of_same_extents() -> onnx.ModelProto:
+    same = [("SAME_UPPER", 3, 2), ("SAME_LOWER", 3, 2), ("SAME_LOWER", 2, 3), ("SAME_LOWER", 2, 1)]
+    nodes = [
+        node("MaxPool", "x", f"y{i}", auto_pad=kind, kernel_shape=[size] * 2, strides=[stride] * 2)
+        for i, (kind, size, stride) in enumerate(same)
+    ]
+    return model(nodes, {"x": (T.FLOAT, [1, 2, 7, 10])}, "y0 y1 y2 y3")
+
+
+@compiles
+def reductions_along_no_axis() -> onnx.ModelProto:
+    kinds = ("L1", "L2", "LogSum", "LogSumExp", "SumSquare", "Sum")
+    nodes = [node(f"Reduce{kind}", "x none", kind, noop_with_empty_axes=1) for kind in kinds[:4]]
+    nodes += [node(f"Reduce{kind}", "x", kind, noop_with_empty_axes=1) for kind in kinds[4:]]
+    return model(nodes, {"x": (T.FLOAT, [3, 4])}, " ".join(kinds), 18, {"none": integers()})
+
+
+@compiles
+def scattering_from_a_corner() -> onnx.ModelProto:
+    places = np.tile(np.array([[[2, 0, 3, 1]], [[0, 1, 4, 3]]]), (1, 3, 1))
+    nodes = [node("ScatterElements", "x places u", "y", axis=1)]
+    weights = {"places": np.moveaxis(places, 2, 1), "u": weight(2, 4, 3)}
+    return model(nodes, {"x": (T.FLOAT, [4, 5, 6])}, "y", 18, weights)
+
+
+@compiles
 def lstm() -> onnx.ModelProto:
     nodes = [node("LSTM", "x w r", "y", hidden_size=5)]
     return model(nodes, {"x": (T.FLOAT, [7, 1, 4])}, "y", 13, {"w": weight(1, 20, 4), "r": weight(1, 20, 5)})

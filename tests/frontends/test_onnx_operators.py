@@ -183,6 +183,15 @@ def test_attention_masks(causal: bool) -> None:
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [2, 5, 8])}, "y", 13, weights)))
 
 
+def test_attention_whose_keys_are_read_too_is_left_as_it_is() -> None:
+    nodes = [node("MatMul", "x w", "q"), microsoft("MultiHeadAttention", "q q q", "y keys values", num_heads=2)]
+    for outputs, parts in (("y keys", 1), ("y", 0)):
+        proto = with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 64, 128])}, outputs, 13, {"w": weight(128, 128)}))
+        left = load_model(proto).onnx_parts
+        assert len(left) == parts
+        assert all("lacks its output 'keys'" in part.reasons[0] for part in left)
+
+
 def quantised(*shape: int, low: int, high: int, dtype: Any, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(low, high, shape).astype(dtype)
 
@@ -230,6 +239,40 @@ def test_an_absent_zero_point_of_a_result_is_zero() -> None:
     ]
     weights = {"s": np.array(0.0625, np.float32), "z": np.array(100, np.uint8)}
     check(with_microsoft(model(nodes, {"x": (T.FLOAT, [1, 3, 4, 4])}, "y", 13, weights)))
+
+
+def test_outputs_in_8_bits_may_be_one_level_off() -> None:
+    """Also where they are moved after the rounding, and those of fused operators that round."""
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "q"),
+        node("QLinearConv", "q xs xz w ws wz ys yz", "c", kernel_shape=[3, 3]),
+        node("MaxPool", "c", "p", kernel_shape=[2, 2]),
+        node("Flatten", "p", "f"),
+        microsoft("QLinearConcat", "ys yz f ys yz f ys yz", "j", axis=1),
+        node("Concat", "j f", "k", axis=1),
+        node("DequantizeLinear", "k ys yz", "d"),
+        node("Reshape", "d flat", "y"),
+        microsoft("QGemm", "f ys yz m ms mz - ys yz", "g"),
+        microsoft("QGemm", "f ys yz m ms mz", "h"),
+    ]
+    weights = {
+        "xs": np.array(0.02, np.float32),
+        "xz": np.array(100, np.uint8),
+        "w": quantised(16, 16, 3, 3, low=-128, high=128, dtype=np.int8),
+        "ws": np.array(0.01, np.float32),
+        "wz": np.array(0, np.int8),
+        "ys": np.array(2.0, np.float32),
+        "yz": np.array(0, np.uint8),
+        "flat": integers(-1),
+        "m": quantised(16 * 169, 3, low=-100, high=100, dtype=np.int8),
+        "ms": np.array(0.01, np.float32),
+        "mz": np.array(0, np.int8),
+    }
+    names = "c f j k y g h"
+    proto = with_microsoft(
+        model(nodes, {"x": (T.FLOAT, [1, 16, 16, 16])}, names, 13, weights, dict.fromkeys("cfjkg", T.UINT8))
+    )
+    assert load_model(proto).output_steps == (1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 0.0)
 
 
 @pytest.mark.slow
@@ -339,6 +382,21 @@ def test_places_outside_of_a_tensor_are_not_touched(name: str) -> None:
     for place in (10**8, -(10**8)):
         feed = {spec.name: given.get(spec.name, np.full(spec.shape, place, spec.dtype)) for spec in run.inputs}
         assert np.abs(run(feed)[0]).max() <= largest
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+def test_classes_in_old_opsets(opset: int) -> None:
+    weights = {"depth": np.array(5, np.int64), "values": np.array([-1, 2], np.float32)}
+    check(model([node("OneHot", "x depth values", "y")], {"x": (T.INT64, [7])}, "y", opset, weights))
+
+
+def test_a_replacement_that_the_opset_lacks_is_not_made() -> None:
+    nodes = [node("MatMul", "x w", "h"), node("ReverseSequence", "h lengths", "y", time_axis=0, batch_axis=1)]
+    weights = {"w": weight(64, 64), "lengths": np.arange(64)}
+    loaded = load_model(model(nodes, {"x": (T.FLOAT, [64, 64, 64])}, "y", 10, weights))
+    (part,) = loaded.onnx_parts
+    assert part.nodes == 1
+    assert "GatherElements that opset 10 lacks" in part.reasons[0]
 
 
 def counting_loop(limit: str) -> onnx.ModelProto:

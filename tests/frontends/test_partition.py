@@ -33,6 +33,11 @@ COMPILED, ONNX = "compiled", "ONNX Runtime"
             [ONNX, COMPILED, ONNX, COMPILED],
             ["node 'scaler': TVM cannot import ai.onnx.ml.Scaler", "node 'forest': TVM"],
         ),
+        (
+            cut_models.smaller_indices,
+            [COMPILED, ONNX],
+            ["node 'scatter': TVM cannot import ScatterElements"],
+        ),
         (cut_models.axis_as_input, [COMPILED, ONNX, COMPILED], ["node 'add_up': TVM cannot import CumSum"]),
     ],
 )
@@ -60,6 +65,17 @@ def test_a_model_that_compiles_is_not_cut() -> None:
     )
     assert loaded.parts == ()
     assert loaded.module is not None
+
+
+@pytest.mark.parametrize(("past", "shapes"), [(0, {}), ("past", {"p": [2, 0, 64]}), (0, {"p": [2, 1, 64]})])
+def test_an_input_without_elements(past: int | str, shapes: dict[str, list[int]]) -> None:
+    nodes = [node("MatMul", "x w", "h"), node("Concat", "p h", "y", axis=1)]
+    inputs = {"p": (T.FLOAT, [2, past, 64]), "x": (T.FLOAT, [2, 130, 64])}
+    loaded = load_model(cut_models.model(nodes, inputs, {"y": T.FLOAT}, {"w": weight(64, 64)}), shapes=shapes)
+    length = shapes.get("p", [2, 0])[1]
+    assert loaded.inputs[0].shape == (2, length, 64)
+    assert loaded.outputs[0].shape == (2, 130 + length, 64)
+    assert len(loaded.parts) == (0 if length else 2)
 
 
 def test_nodes_that_no_output_depends_on_are_dropped() -> None:

@@ -24,6 +24,7 @@ from slipstream.frontends.shape_lists import MOST_VARIANTS, bucket_sizes, shape_
         ({"x": "1,4x8,9", "m": "8,9"}, [{"x": [b, s], "m": [s]} for b in (1, 4) for s in (8, 9)]),
         ([{"x": [1, 2], "m": "3"}, {"x": "4x5", "m": [6]}], [{"x": [1, 2], "m": [3]}, {"x": [4, 5], "m": [6]}]),
         ([{"x": [1]}, {"x": [1]}], [{"x": [1]}]),
+        ({"past": "2x0x4"}, [{"past": [2, 0, 4]}]),
     ],
 )
 def test_shapes_of_each_variant(shapes: Any, expected: list[dict[str, list[int]]]) -> None:
@@ -47,7 +48,7 @@ def test_buckets_of_a_range(arguments: tuple[int, ...], sizes: list[int]) -> Non
 @pytest.mark.parametrize(
     "shapes",
     [
-        {"x": "0x3"},
+        {"x": "0,1x3"},
         {"x": "1xax3"},
         {"x": "8..1"},
         {"x": "1..8:0"},

@@ -225,3 +225,48 @@ def test_parts_in_bfloat16_are_computed_in_float32_and_inputs_in_it_are_refused(
     slipstream.compile(Mixed().eval(), tmp_path / "mixed", example_inputs=(torch.randn(2, 8),))
     with pytest.raises(UnsupportedModelError, match="input 'x' is bfloat16"):
         load_model(Mixed().eval(), example_inputs=(torch.randn(2, 8).bfloat16(),))
+
+
+class Stateful(torch.nn.Module):
+    """A state in a tuple, a flag, an option by keyword, and an output that is None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(8, 8, batch_first=True)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x, state, double, *, scale=None, times=1):
+        y, state = self.layer(x * 2 if double else x, state)
+        y, weights = self.attention(y, y, y, need_weights=False)
+        return {"y": y * times if scale is None else y * scale, "weights": weights, "state": state}
+
+
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_inputs_and_outputs_that_are_not_all_tensors(half: bool, tmp_path: Path) -> None:
+    from slipstream.artifact.bench import bench
+
+    net = Stateful().eval()
+    x, h, c, scale = torch.randn(2, 5, 8), torch.randn(1, 2, 8), torch.randn(1, 2, 8), torch.randn(8)
+    if half:
+        result = slipstream.compile(net.half(), tmp_path / "out", example_inputs=(x.half(), (h.half(), c.half()), True))
+        assert [spec.name for spec in result.manifest.inputs] == ["x", "state_0", "state_1"]
+        return
+    program = torch.export.export(net, (x, (h, c), True), {"times": 3, "scale": scale})
+    torch.export.save(program, tmp_path / "net.pt2")
+    result = slipstream.compile(tmp_path / "net.pt2", tmp_path / "out")
+    assert len(result.manifest.outputs) == 3
+    with torch.no_grad():
+        expected = net(x, (h, c), True, scale=scale)
+    actual = slipstream.load(tmp_path / "out")(x=x, state_0=h, state_1=c, scale=scale)
+    for mine, theirs in zip(actual, (expected["y"], *expected["state"]), strict=True):
+        np.testing.assert_allclose(torch.from_dlpack(mine).numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+    assert bench(tmp_path / "out", against=["torch"], seconds=0.5).parts
+
+
+def test_an_output_that_is_a_number_is_refused() -> None:
+    class Counts(torch.nn.Module):
+        def forward(self, x):
+            return x + 1, x.shape[0]
+
+    with pytest.raises(UnsupportedModelError, match="output 1 of the model is no tensor"):
+        load_model(Counts(), example_inputs=(torch.ones(3),))

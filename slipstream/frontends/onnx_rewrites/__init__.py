@@ -24,6 +24,7 @@ from slipstream.frontends.onnx_rewrites import (
     signal,
 )
 from slipstream.frontends.onnx_rewrites.builder import Builder, Rewrite
+from slipstream.frontends.onnx_values import names_read
 
 __all__ = ["REWRITES", "rewrite", "rewrite_for_onnx_runtime"]
 
@@ -71,6 +72,8 @@ def _apply(
     builder = Builder(model, directory)
     changed = False
     nodes: list[onnx.NodeProto] = []
+    needed = {value.name for value in model.graph.output}
+    needed.update(name for node in model.graph.node for name in names_read(node))
     for node in model.graph.node:
         function = table.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
         results, constants = None, len(model.graph.initializer)
@@ -79,6 +82,10 @@ def _apply(
                 results = function(builder, node)
             except UnsupportedModelError as error:
                 refused[node.output[0]] = str(error)
+        lacking = [] if results is None else [name for name in node.output[len(results) :] if name in needed]
+        if lacking:
+            refused[node.output[0]] = f"what replaces {node.op_type} lacks its output {lacking[0]!r}"
+            results = None
         if results is None:
             made = [node]
             del model.graph.initializer[constants:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from slipstream.errors import UnsupportedModelError
 Array = np.ndarray[Any, Any]
 # Constants of this many elements may be shapes; larger ones only have one.
 _SMALL = 64
+# Operators that ONNX Runtime has in versions in which ONNX lacks them.
+_OF_EVERY_OPSET = ("LayerNormalization",)
 
 
 class Builder:
@@ -44,6 +46,10 @@ class Builder:
         """Add a node: the name of its result, or a list of `outputs` names. Attributes that are None are left out."""
         made = [self._new_name(kind) for _ in range(outputs)]
         given = {name: value for name, value in attributes.items() if value is not None}
+        if not domain and not _exists(kind, len(inputs), given, self.opset):
+            raise UnsupportedModelError(
+                f"what replaces it has a {kind} that opset {self.opset} lacks: export with a newer one"
+            )
         self.nodes.append(onnx.helper.make_node(kind, list(inputs), made, domain=domain, **given))
         return made[0] if outputs == 1 else made
 
@@ -134,6 +140,8 @@ class Builder:
         return str(self.op("Transpose", value, perm=list(axes)))
 
     def slice(self, value: str, axis: int, begin: int, end: int) -> str:
+        if self.opset < 10:
+            return str(self.op("Slice", value, starts=[begin], ends=[end], axes=[axis]))
         return str(self.op("Slice", value, *(self.constant([n], np.int64) for n in (begin, end, axis))))
 
     def reduce(self, kind: str, value: str, axes: Sequence[int], keepdims: bool = True) -> str:
@@ -185,6 +193,17 @@ def inputs_of(node: onnx.NodeProto, count: int) -> list[str]:
 def refusal(node: onnx.NodeProto, why: str) -> UnsupportedModelError:
     name = f"{node.op_type} node {node.name!r}" if node.name else f"{node.op_type} node that makes {node.output[0]!r}"
     return UnsupportedModelError(f"the {name} cannot be compiled: {why}")
+
+
+def _exists(kind: str, inputs: int, attributes: Collection[str], opset: int) -> bool:
+    """Whether this version of ONNX's operators has the operator in such a form."""
+    if kind in _OF_EVERY_OPSET:
+        return True
+    try:
+        schema = onnx.defs.get_schema(kind, opset)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(inputs <= schema.max_input and schema.attributes.keys() >= set(attributes))
 
 
 def _with_known_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
