@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -138,9 +138,14 @@ class Engine:
             logger.warning("%s", warning)
 
     def settle(
-        self, measurements: Iterable[Measurement], rng: np.random.Generator, settling: Settling | None = None
+        self,
+        measurements: Iterable[Measurement],
+        rng: np.random.Generator,
+        settling: Settling | None = None,
+        enough: Callable[[], bool] = lambda: False,
     ) -> Settled | None:
-        """Sample the near-ties among one operator's measurements again, in turn on one device, until one is fastest.
+        """Sample the near-ties among one operator's measurements again, in turn on one device, until one is fastest or
+        it is `enough`.
 
         Should that fail twice because the server or the device is lost, the fastest as measured wins, undecided.
         """
@@ -151,14 +156,16 @@ class Engine:
             return None
         for _ in range(_MOST_ATTEMPTS):
             try:
-                return self._settle(finalists, settling, rng)
+                return self._settle(finalists, settling, rng, enough)
             except ServerLostError as lost:
                 self._restart(lost)
             except DeviceLostError as lost:
                 logger.warning("%s", lost)
         return Settled(finalists[0], decided=False, confidence=settling.confidence, finalists=tuple(finalists))
 
-    def _settle(self, finalists: list[Measurement], settling: Settling, rng: np.random.Generator) -> Settled | None:
+    def _settle(
+        self, finalists: list[Measurement], settling: Settling, rng: np.random.Generator, enough: Callable[[], bool]
+    ) -> Settled | None:
         # With a memory of its own for duplicates: each must be built although its result is known.
         flow = _Flow(iter(()), Duplicates(), len(finalists), keep=True)
         flow.waiting.extend(Trial(m.program) for m in finalists)
@@ -166,13 +173,17 @@ class Engine:
             try:
                 for _ in self._run(flow):
                     pass
-                return self._compare(flow.finished, settling, rng)
+                return self._compare(flow.finished, settling, rng, enough)
             finally:
                 for trial, _ in flow.finished:
                     self._free(trial)
 
     def _compare(
-        self, finished: list[tuple[Trial, Measurement]], settling: Settling, rng: np.random.Generator
+        self,
+        finished: list[tuple[Trial, Measurement]],
+        settling: Settling,
+        rng: np.random.Generator,
+        enough: Callable[[], bool],
     ) -> Settled | None:
         """Sample programs that are on a device, in turn. One with the code of another that was done is on none."""
         failed = sum(m.failure is not None for _, m in finished)
@@ -182,7 +193,11 @@ class Engine:
         if not remaining:
             return None
         numbers = [runs_per_sample(m.median, self.config.racing) for _, m in remaining]
-        standing = settle(lambda i: self.devices.sample(remaining[i][0], numbers[i]), len(remaining), settling, rng)
+
+        def sample(i: int) -> float:
+            return self.devices.sample(remaining[i][0], numbers[i])
+
+        standing = settle(sample, len(remaining), settling, rng, enough)
         settled = [
             replace(m, samples=standing.rounds[i] or m.samples, stopped_early=False)
             for i, (_, m) in enumerate(remaining)

@@ -11,10 +11,10 @@ _SECONDS, _MOST_CALLS = 0.7, 500
 
 
 def seconds_of_call(call: Callable[[], object]) -> float:
-    """The median over most of a second, or over 500 calls, without the first."""
+    """The median over most of a second, or over 500 calls, without the first; one more call if that took longer."""
     samples: list[float] = []
     deadline = time.monotonic() + _SECONDS
-    while len(samples) < 5 or (time.monotonic() < deadline and len(samples) < _MOST_CALLS):
+    while len(samples) < 2 or (time.monotonic() < deadline and len(samples) < _MOST_CALLS):
         started = time.perf_counter()
         call()
         samples.append(time.perf_counter() - started)

@@ -83,7 +83,7 @@ class Finish:
         )
         status = "interrupted" if reason in UNFINISHED else "finished"
         session.store.update_session(self.before.id, status=status, elapsed=session.elapsed, result=result.to_json())
-        snapshot.elapsed = session.elapsed
+        session.note_time()
         tell(self.watcher, "finished", snapshot, **result.to_json())
         return result
 
@@ -162,7 +162,8 @@ class Finish:
         ) -> Any:
             def stage(name: str) -> None:
                 snapshot.phase = "verify" if name == "verify" else "compile"
-                snapshot.doing, snapshot.elapsed = one.said(called + name), self.session.elapsed
+                snapshot.doing = one.said(called + name)
+                self.session.note_time()
                 tell(self.watcher, "phase", snapshot, phase=snapshot.phase, stage=name)
 
             return write_artifact(
@@ -192,7 +193,7 @@ class Finish:
         seconds = self.session.budget.seconds
         total = self.session.elapsed if seconds is None else seconds
         start, latency = sum(row.start for row in rows), sum(row.latency for row in rows)
-        return worth_comparing(start, latency, total - self.before.elapsed)
+        return worth_comparing(start, latency, total)
 
     def _keep_faster(self, artifact: Path, write: Write) -> str:
         """Put the untuned model in the place of a tuned one that is slower; why, if so."""
@@ -224,7 +225,8 @@ class Finish:
         from slipstream.artifact.side_by_side import time_for_lock
 
         snapshot = self.session.snapshot
-        snapshot.doing, snapshot.elapsed = one.said("timing it for the lock file"), self.session.elapsed
+        snapshot.doing = one.said("timing it for the lock file")
+        self.session.note_time()
         tell(self.watcher, "phase", snapshot, phase=snapshot.phase, stage="lock")
         artifact = self.directory.artifact(one.name)
         latency, note = time_for_lock(artifact)

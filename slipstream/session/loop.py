@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from slipstream.cost.types import CostModel
+from slipstream.errors import first_line
 from slipstream.measure.types import Candidate, Measurement, Measurer
 from slipstream.processes.forked import ForkedCrashError
 from slipstream.program.space import Program
@@ -247,15 +248,21 @@ class Session:
         self._last_proposed = slot
 
     def _take_proposal(self, proposal: Proposal, started: float) -> None:
-        """Open the slot with what was found for it. A crash of the search costs the slot."""
+        """Open the slot with what was found for it. A crash of the search costs the slot; so does an error, if searches
+        of the session have worked before: else it is a mistake in the search itself."""
         self._proposals.remove(proposal)
         found, searched, note = list[Proposed](), 0.0, dict[str, Any]()
         try:
             found, searched = proposal.result()
-        except ForkedCrashError as error:
-            note = {LOST: str(error)}
+        except Exception as error:
+            crashed = isinstance(error, ForkedCrashError)
+            if not crashed and all(slot.default or slot.lost for slot in self.history.slots.values()):
+                raise
+            said = str(error) if crashed else f"{type(error).__name__}: {first_line(error)}"
+            note = {LOST: said}
             name = self.history.operators[proposal.operator].name
-            self._emit("message", text=f"the search for programs of {name} crashed ({error}); its slot is lost")
+            ended = "crashed" if crashed else "failed"
+            self._emit("message", text=f"the search for programs of {name} {ended} ({said}); its slot is lost")
         self._spent("search", started)
         self._begin(proposal.slot, proposal.operator, found, searched, note)
         if not found:
@@ -525,10 +532,16 @@ class Session:
 
     def _emit(self, kind: str, **data: Any) -> None:
         snapshot, history = self.snapshot, self.history
-        snapshot.elapsed, snapshot.trials, snapshot.slots = self.elapsed, history.trials, history.given_slots
+        snapshot.trials, snapshot.slots = history.trials, history.given_slots
         snapshot.default_trials = history.default_trials
         snapshot.failures = dict(history.failures)
-        snapshot.remaining = self.budget.remaining(
-            snapshot.elapsed, history.answered, snapshot.start_latency, snapshot.latency
-        )
+        self.note_time()
         tell(self._watcher, kind, snapshot, **data)
+
+    def note_time(self) -> None:
+        """How long the session has taken so far, and what is left of its budget."""
+        snapshot = self.snapshot
+        snapshot.elapsed = self.elapsed
+        snapshot.remaining = self.budget.remaining(
+            snapshot.elapsed, self.history.answered, snapshot.start_latency, snapshot.latency
+        )

@@ -23,7 +23,7 @@ from slipstream.session.result import UNFINISHED, TuningResult
 from slipstream.session.settings import Settings
 from slipstream.session.shapes import Calls
 from slipstream.session.state_names import FAMILIES, PEAK_FLOPS, SHAPES, WEIGHTS, save
-from slipstream.session.untuned_model import worth_comparing
+from slipstream.session.untuned_model import LEAST_CALLS, worth_comparing
 from slipstream.store import Store
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _FIXED_RESERVE = 3.0
 _LARGEST_RESERVE = 0.25
+# Of each model that verifying and timing it makes.
+_CALLS_AT_END = 6
+# The comparison with another runtime that a lock file has.
+_LOCK_SECONDS = 7.0
 _SETTLE_SHARE = 0.1
 
 
@@ -183,20 +187,24 @@ class SessionRun:
         fastest = (operator.fastest for operator in session.history.operators.values())
         builds = sum(trial.build_seconds for trial in fastest if trial is not None)
         settling = _SETTLE_SHARE * own
-        fixed = _FIXED_RESERVE * sum(len(one.model.shape_variants) for one in self.models)
-        twice = worth_comparing(session.snapshot.start_latency, session.snapshot.latency, own)
-        compiling = (1 + twice) * (fixed + builds / self._builders)
-        return float(min(_LARGEST_RESERVE * own, compiling + settling))
+        shapes = sum(len(one.model.shape_variants) for one in self.models)
+        start, latency = session.snapshot.start_latency, session.snapshot.latency
+        twice = worth_comparing(start, latency, self.budget.seconds)
+        compiling = (1 + twice) * (_FIXED_RESERVE * shapes + builds / self._builders)
+        calling = (_CALLS_AT_END + LEAST_CALLS * twice) * latency if math.isfinite(latency) else 0.0
+        locking = 0.0 if self.lock is None else _LOCK_SECONDS * shapes
+        return float(min(_LARGEST_RESERVE * own, compiling + settling + calling + locking))
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
         answered = count_answered(self.store.trials(session=self.directory.session))
+        elapsed = self.record.elapsed + time.monotonic() - self.began
         return Snapshot(
             session=self.directory.session,
             model=title_of(self.models),
             target=str(self.target),
             phase="prepare",
-            elapsed=self.record.elapsed + time.monotonic() - self.began,
-            remaining=self.budget.remaining(self.record.elapsed, answered, math.inf, math.inf),
+            elapsed=elapsed,
+            remaining=self.budget.remaining(elapsed, answered, math.inf, math.inf),
             start_latency=math.inf,
             latency=math.inf,
             curve=[],

@@ -12,14 +12,19 @@ from slipstream.statistics import Interval, median, median_interval
 # too short to compile the model twice.
 _CLEAR_GAIN = 1.25
 _LEAST_SECONDS = 60.0
+# Nor where calls are so long that they would take more than this share of it.
+_MOST_SHARE = 0.1
 # A block is so long that the model's own data is in the caches for most of it, as it is when calls come back to back.
 _SECONDS, _BLOCK_SECONDS, _LEAST_CALLS, _LEAST_ROUNDS = 1.5, 0.03, 3, 6
+# Of both models; of long calls two a block.
+LEAST_CALLS = 2 * 2 * _LEAST_ROUNDS
 
 
 def worth_comparing(start_latency: float, latency: float, seconds: float) -> bool:
     """Whether a tuned model might be slower than an untuned one, by the sums of their operators, and the session has so
-    many seconds that compiling both is a small part."""
-    return start_latency < _CLEAR_GAIN * latency and seconds >= _LEAST_SECONDS
+    many seconds that compiling and calling both is a small part."""
+    is_long_enough = seconds >= max(_LEAST_SECONDS, LEAST_CALLS * start_latency / _MOST_SHARE)
+    return start_latency < _CLEAR_GAIN * latency and is_long_enough
 
 
 def times_of_untuned(tuned: Path, untuned: Path, threads: int) -> tuple[float, Interval]:
@@ -46,7 +51,11 @@ def _seconds(calls: Sequence[Callable[[], object]]) -> float:
     for call in calls:
         samples: list[float] = []
         deadline = time.monotonic() + _BLOCK_SECONDS
-        while len(samples) <= _LEAST_CALLS or time.monotonic() < deadline:
+        while (
+            len(samples) < 2
+            or time.monotonic() < deadline
+            or len(samples) <= _LEAST_CALLS * (samples[0] < _BLOCK_SECONDS)
+        ):
             started = time.perf_counter()
             call()
             samples.append(time.perf_counter() - started)

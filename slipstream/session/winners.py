@@ -35,25 +35,33 @@ def settle_near_ties(
 ) -> int:
     """Let an operator's default program and those within 5 % of its best race again, where most is at stake first.
 
-    A best of many noisy measurements is partly luck. Where no time is left to race, or `stop` says so, a default
-    program within 5 % of the best stays. Changes `winners`; the number of operators that raced.
+    A best of many noisy measurements is partly luck. Where no time is left to race, or `stop` says so, also in the
+    middle of a race, a default program within 5 % of the best stays. Changes `winners`; the number of operators whose
+    race was decided.
     """
     settle = getattr(measurer, "settle", None)
     deadline = session.elapsed + seconds
+
+    def enough() -> bool:
+        return session.elapsed >= deadline or stop()
+
     rng = np.random.default_rng(session.settings.seed)
     decided = 0
     operators = session.history.operators.values()
     for operator in sorted(operators, key=lambda o: -o.latency if math.isfinite(o.latency) else 0):
-        if settle is None or session.elapsed >= deadline or stop():
-            if (default := _near_default(session, operator.key)) is not None:
+        default = _near_default(session, operator.key)
+        if settle is None or enough():
+            if default is not None:
                 winners[operator.key] = default
             continue
         finalists = _finalists(session, operator.key)
         if len(finalists) < 2:
             continue
         session.snapshot.doing = f"comparing {len(finalists)} near-ties of {operator.name}"
-        settled = settle([measurement for measurement, _ in finalists], rng)
-        if settled is not None:
+        settled = settle([measurement for measurement, _ in finalists], rng, enough=enough)
+        if settled is not None and not settled.decided and enough() and default is not None:
+            winners[operator.key] = default
+        elif settled is not None:
             winners[operator.key] = finalists[int(settled.winner.program.label)][1]
             decided += 1
     return decided

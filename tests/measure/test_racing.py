@@ -158,3 +158,11 @@ def test_near_ties_are_the_fastest_few() -> None:
     assert near_ties([1.2, 1.0, 1.04, 1.06], Settling(near=0.05)) == [1, 2]
     assert near_ties([], Settling()) == []
     assert len(near_ties([1.0] * 20, Settling(most_finalists=8))) == 8
+
+
+def test_a_race_ends_when_it_is_enough() -> None:
+    rounds = iter([False, False, True])
+    standing = settle(lambda i: 1.0 + i, 3, Settling(), np.random.default_rng(0), lambda: next(rounds))
+    assert standing.winner == 0
+    assert not standing.decided
+    assert [len(samples) for samples in standing.rounds] == [3, 3, 3]

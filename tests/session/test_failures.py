@@ -78,36 +78,48 @@ def test_devices_away_in_the_middle_use_up_no_patience(tmp_path: Path) -> None:
 
 
 class Crashing:
-    """Proposes at random, but for the slots whose seeds it is told: there the process ends as by a fault of TVM."""
+    """Proposes at random, but for the slots whose seeds it is told: there it raises an error, or ends as by a fault of
+    TVM."""
 
     uses_score = False
 
-    def __init__(self, crash: list[int] | None, log: Path) -> None:
-        self.crash, self.log = crash, log
+    def __init__(self, crash: list[int] | None, log: Path, error: Exception | None = None) -> None:
+        self.crash, self.log, self.error = crash, log, error
 
     def propose(self, question: Question) -> list[Realized]:
         with self.log.open("a") as file:
             file.write(f"{question.seed}\n")
         if self.crash is None or len(self.log.read_text().split()) in self.crash:
+            if self.error is not None:
+                raise self.error
             os.abort()
         return Random().propose(question)
 
 
-@pytest.mark.parametrize("in_flight", [1, 3])
-def test_a_search_that_crashes_costs_its_slot_and_no_more(in_flight: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("in_flight", "error", "lost"),
+    [
+        (1, None, "crashed (killed by SIGABRT)"),
+        (3, None, "crashed (killed by SIGABRT)"),
+        (1, ValueError("no sense\nat all"), "failed (ValueError: no sense)"),
+    ],
+)
+def test_a_search_that_crashes_or_fails_costs_its_slot_and_no_more(
+    in_flight: int, error: Exception | None, lost: str, tmp_path: Path
+) -> None:
     said: list[str] = []
 
     def listen(event: Event, snapshot: Snapshot) -> None:
         if event.kind == "message":
             said.append(str(event.data["text"]))
 
-    proposer = Crashing([2], tmp_path / "log")
+    proposer = Crashing([2], tmp_path / "log", error)
     session, reason = play(
         tmp_path / "s", Budget(trials=30), proposer=proposer, watcher=listen, slot_trials=4, in_flight=in_flight
     )
     assert reason == "all trials are used"
-    assert [slot.lost for slot in session.history.slots.values() if slot.lost] == ["killed by SIGABRT"]
-    assert any("crashed (killed by SIGABRT)" in text for text in said)
+    assert [f"({slot.lost})" in lost for slot in session.history.slots.values() if slot.lost] == [True]
+    assert any(lost in text for text in said)
     seeds = (tmp_path / "log").read_text().split()
     assert len(set(seeds)) == len(seeds), "the seed that crashed was used again"
     resumed, _ = play(tmp_path / "s", Budget(trials=40), proposer=proposer)

@@ -156,7 +156,7 @@ class Racing(SyntheticMeasurer):
         super().__init__(lambda candidate: 1e-3)
         self.seconds, self.number, self.races = seconds, number, 0
 
-    def settle(self, measurements: list[Any], rng: np.random.Generator) -> None:
+    def settle(self, measurements: list[Any], rng: np.random.Generator, enough: Callable[[], bool]) -> None:
         self.races += 1
         time.sleep(self.seconds)
         if self.number is not None and self.races == 1:

@@ -18,7 +18,7 @@ from slipstream import plugins
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.plugins import Context
 from slipstream.session import untuned_model
-from slipstream.session.untuned_model import times_of_untuned
+from slipstream.session.untuned_model import times_of_untuned, worth_comparing
 
 
 def convolution() -> onnx.ModelProto:
@@ -81,6 +81,28 @@ def test_a_tuned_model_slower_than_the_untuned_one_is_replaced(
     assert (slipstream.load(directory).manifest.tuned == {}) == replaced
     assert result.whole_gain is None
     assert sorted(path.name for path in directory.iterdir()) == ["model", "session.json", "store.db"]
+
+
+def test_a_short_time_more_does_not_bring_the_slower_model_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the seconds of the whole session that decide whether the two are compared."""
+    monkeypatch.setattr(untuned_model, "_LEAST_SECONDS", 0.0)
+    directory = tmp_path / "s"
+    options = {"effort": "quick", "search": "random", "measurer": lambda context: Upside(context, 1.1)}
+    onnx.save(convolution(), tmp_path / "model.onnx")
+    first = slipstream.tune(tmp_path / "model.onnx", directory, trials=16, **options)
+    assert "times as long as the untuned one" in first.fallback
+    monkeypatch.setattr(untuned_model, "_LEAST_SECONDS", first.elapsed)
+    more = slipstream.resume(directory, trials=2, measurer=options["measurer"])
+    assert "times as long as the untuned one" in more.fallback
+    assert slipstream.load(directory).manifest.tuned == {}
+
+
+@pytest.mark.parametrize(("latency", "compared"), [(1e-3, True), (1.0, False)])
+def test_models_whose_calls_take_seconds_are_not_compared_in_a_short_session(latency: float, compared: bool) -> None:
+    assert worth_comparing(latency, latency, 90.0) == compared
+    assert worth_comparing(latency, latency, 900.0)
 
 
 def test_a_model_takes_as_long_as_itself(tmp_path: Path) -> None:

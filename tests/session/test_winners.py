@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +31,11 @@ class _Race:
     def __init__(self, winner: str) -> None:
         self.winner, self.raced = winner, list[str]()
 
-    def settle(self, measurements: list[Any], rng: np.random.Generator) -> Any:
+    def settle(self, measurements: list[Any], rng: np.random.Generator, enough: Callable[[], bool]) -> Any:
         assert len({m.median for m in measurements}) == 1
         self.raced = [m.program.module for m in measurements]
-        return SimpleNamespace(winner=next(m for m in measurements if m.program.module == self.winner))
+        winner = next(m for m in measurements if m.program.module == self.winner)
+        return SimpleNamespace(winner=winner, decided=not enough())
 
 
 def test_the_default_program_races_however_slow_it_once_looked():
@@ -48,6 +50,20 @@ def test_the_default_program_races_once_and_not_alone():
     settle_near_ties(_session({"default": 1.0, "near": 1.01}), race, {}, 10.0)
     assert race.raced == ["default", "near"]
     assert settle_near_ties(_session({"default": 1.0, "slow": 1.5}), race, {}, 10.0) == 0
+
+
+def test_a_race_that_had_to_end_is_won_by_a_default_program_that_is_hardly_slower():
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 1  # in the middle of the race
+
+    for near, origin in ((0.97, "default"), (0.9, "near")):
+        asked.clear()
+        winners = {"op": SimpleNamespace(origin="near")}
+        settle_near_ties(_session({"default": 1.0, "near": near}), _Race("near"), winners, 10.0, stop)
+        assert winners["op"].origin == origin
 
 
 def test_without_time_to_race_a_default_program_that_is_hardly_slower_stays():

@@ -41,8 +41,15 @@ def near_ties(medians: Sequence[float], settling: Settling) -> list[int]:
     return [i for i in order if medians[i] <= limit][: settling.most_finalists]
 
 
-def settle(take: Callable[[int], float], finalists: int, settling: Settling, rng: np.random.Generator) -> Standing:
-    """Sample with `take(i)` in rounds, in a new order each; whoever has clearly lost drops out.
+def settle(
+    take: Callable[[int], float],
+    finalists: int,
+    settling: Settling,
+    rng: np.random.Generator,
+    enough: Callable[[], bool] = lambda: False,
+) -> Standing:
+    """Sample with `take(i)` in rounds, in a new order each; whoever has clearly lost drops out. After any round it may
+    be `enough`.
 
     Finalists are compared round by round (the ratio of their times), so that a machine that slows down for both
     changes nothing. With several opponents the confidence is shared out among them (Bonferroni).
@@ -55,6 +62,8 @@ def settle(take: Callable[[int], float], finalists: int, settling: Settling, rng
         for i in rng.permutation(sorted(racing)):
             rounds[int(i)].append(take(int(i)))
         leader = min(racing, key=lambda i: median(rounds[i]))
+        if enough():
+            break
         if len(rounds[leader]) < settling.least_rounds:
             continue
         open_questions = False
