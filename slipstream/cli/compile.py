@@ -51,7 +51,7 @@ def compile_command(
     output: Path | None,
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
-    input_data: Path | None,
+    input_data: tuple[Path, ...],
     calibration: Path | None,
     partition: bool,
     explain: bool,
@@ -74,7 +74,7 @@ def compile_command(
         output,
         shapes=parse_shapes(shapes),
         constants=parse_constants(constants),
-        input_data=named_arrays(input_data),
+        input_data=named_arrays(*input_data),
         partition=partition,
         **options,
     )

@@ -79,9 +79,10 @@ dtype_option = click.option(
 )
 input_data_option = click.option(
     "--input-data",
+    multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
-    help="Inputs by name; the model is run on nothing else. [default: random]",
+    help="Inputs by name; the model is run on nothing else (repeatable). [default: random]",
 )
 partition_option = click.option(
     "--partition/--no-partition",
@@ -160,14 +161,15 @@ def parse_constants(texts: tuple[str, ...]) -> dict[str, float]:
     return constants
 
 
-def named_arrays(path: Path | None) -> dict[str, Any] | None:
-    """The arrays of `--input-data`; None if it was not given."""
-    if path is None:
-        return None
-    arrays = read_arrays(path)
-    if not isinstance(arrays, dict):
-        raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
-    return arrays
+def named_arrays(*paths: Path) -> dict[str, Any] | None:
+    """The arrays of all files of `--input-data`, of two with one name the later; None if none was given."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        arrays = read_arrays(path)
+        if not isinstance(arrays, dict):
+            raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
+        found.update(arrays)
+    return found if paths else None
 
 
 def read_arrays(path: Path) -> Any:

@@ -65,7 +65,7 @@ def quantize_command(
     result = quantize(
         model,
         output,
-        named_arrays(calibration),
+        _samples(calibration),
         random_samples=random_calibration or 0,
         keep_float=keep_float,
         most_error=most_error,
@@ -91,8 +91,12 @@ def quantized_model(model: str, output: Path, calibration: Path | None, options:
 
     options["dtype"] = "float32"
     path = output.with_name(f"{output.name}.int8.onnx")
-    print_quantized(quantize(model, path, named_arrays(calibration)))
+    print_quantized(quantize(model, path, _samples(calibration)))
     return str(path)
+
+
+def _samples(calibration: Path | None) -> dict[str, Any] | None:
+    return None if calibration is None else named_arrays(calibration)
 
 
 def refuse_quantizing(calibration: Path | None, options: dict[str, Any]) -> None:
