@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from slipstream import plugins
-from slipstream.errors import InputError, ShapeError
+from slipstream.errors import InputError, ShapeError, SlipstreamError, cannot_access
+
+if TYPE_CHECKING:
+    from slipstream.store import StoreLocation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,19 +37,25 @@ class StoreParameter(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from slipstream.store import StoreError, store_location
-
         try:
-            location = store_location(value)
-        except StoreError as error:
+            return _store_at(value)
+        except SlipstreamError as error:
             self.fail(str(error), param, ctx)
-        if not isinstance(location, Path) or not location.is_dir():
-            return location
-        if (location / "session.json").is_file() and not (location / "store.db").exists():
-            from slipstream.session.directory import SessionDirectory
+        except OSError as error:
+            self.fail(cannot_access(error), param, ctx)
 
-            return SessionDirectory.read(location).store
-        return location / "store.db" if (location / "store.db").exists() else location
+
+def _store_at(value: Any) -> StoreLocation:
+    from slipstream.store import store_location
+
+    location = store_location(value)
+    if not isinstance(location, Path) or not location.is_dir():
+        return location
+    if (location / "session.json").is_file() and not (location / "store.db").exists():
+        from slipstream.session.directory import SessionDirectory
+
+        return SessionDirectory.read(location).store
+    return location / "store.db" if (location / "store.db").exists() else location
 
 
 shape_option = click.option(
@@ -186,5 +195,7 @@ def read_arrays(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             return read_archive(path)
         return with_short_floats(np.load(path, allow_pickle=False))
+    except PermissionError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a NumPy file ({error}): save it with numpy.save or numpy.savez") from error

@@ -136,6 +136,8 @@ def _read(model: str | Path) -> onnx.ModelProto:
         raise ModelError(f"there is no file {path}: give an ONNX file in float32 or a zoo name such as zoo:resnet18")
     try:
         return onnx.load(str(path))
+    except PermissionError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
         raise ModelError(f"{path} is not an ONNX model: only those can be quantised") from error
 
