@@ -8,6 +8,11 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def cannot_access(error: OSError) -> str:
+    """What an error with a `filename` is to a person: the file or folder and the reason."""
+    return f"cannot access {error.filename}: {error.strerror or error}"
+
+
 class SlipstreamError(Exception):
     """Base of everything Slipstream raises on purpose; the command line prints it as one line, exit code 2."""
 

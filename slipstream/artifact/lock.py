@@ -257,7 +257,21 @@ def lock_file(path: str | Path | None, *, folder: bool = False) -> Path | None:
         return path
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise LockError(f"cannot write the lock file {path}: give a file in a directory that can be written")
+    if path.exists() and not _may_be_replaced(path):
+        raise LockError(f"{path} is there and is no lock file: choose another --lock, or remove it")
     return path
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether a file is empty or looks like a lock file: of another version, damaged, or with conflicts of a merge."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(64).strip()
+    except OSError as error:
+        raise LockError(f"cannot read {path}: {error.strerror}; choose another --lock") from error
+    return not start or start.startswith((b"{", b"<<<<<<<"))
 
 
 def locked_operators(

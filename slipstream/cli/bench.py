@@ -42,7 +42,7 @@ def bench(
     callers: int | None,
     model: str | None,
     threads: int | None,
-    input_data: Path | None,
+    input_data: tuple[Path, ...],
     seconds: float,
     as_json: bool,
 ) -> None:
@@ -60,7 +60,7 @@ def bench(
     from slipstream.session.benchmark import keep_benchmark
 
     names = [name.strip() for name in against.split(",") if name.strip()]
-    patterns, arrays = _patterns(pause, rate, callers), named_arrays(input_data)
+    patterns, arrays = _patterns(pause, rate, callers), named_arrays(*input_data)
     with fraction(f"timing {directory}") as progress:
         results = measure(
             directory,

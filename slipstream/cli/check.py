@@ -43,7 +43,7 @@ def check(
     max_regression: str,
     seconds: float | None,
     report_file: Path | None,
-    input_data: Path | None,
+    input_data: tuple[Path, ...],
 ) -> None:
     """Check in CI that MODEL is as right and as fast as its lock file says.
 
@@ -59,7 +59,7 @@ def check(
     share = parse_share(max_regression, "a largest regression")
     if report_file is not None:
         check_report_file(report_file)
-    options: dict[str, Any] = {"max_regression": share, "input_data": named_arrays(input_data)}
+    options: dict[str, Any] = {"max_regression": share, "input_data": named_arrays(*input_data)}
     options |= {} if seconds is None else {"seconds": seconds}
     try:
         result = _check(model, lock, **options)

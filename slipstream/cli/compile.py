@@ -51,7 +51,7 @@ def compile_command(
     output: Path | None,
     shapes: tuple[str, ...],
     constants: tuple[str, ...],
-    input_data: Path | None,
+    input_data: tuple[Path, ...],
     calibration: Path | None,
     partition: bool,
     explain: bool,
@@ -68,22 +68,26 @@ def compile_command(
         return
     if output is None:
         raise click.UsageError("Missing option '-o': the directory to write the compiled model to.")
-    model = quantized_model(model, output, calibration, options)
-    result = _compile(
-        model,
-        output,
-        shapes=parse_shapes(shapes),
-        constants=parse_constants(constants),
-        input_data=named_arrays(input_data),
-        partition=partition,
-        **options,
-    )
+    own = {
+        "shapes": parse_shapes(shapes),
+        "constants": parse_constants(constants),
+        "input_data": named_arrays(*input_data),
+    }
+    model = quantized_model(model, output, calibration, options, lambda: _check(output))
+    result = _compile(model, output, partition=partition, **own, **options)
     for warning in filter(None, (*result.warnings, *(report.warning for report in result.passes))):
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
     if explain:
         _print_passes(result.passes)
         _print_parts(result)
     _print_result(result)
+
+
+def _check(output: Path) -> None:
+    from slipstream.artifact.directory import check_destination, check_executable
+
+    check_destination(output)
+    check_executable(output)
 
 
 def _compile(model: str, output: Path, **options: Any) -> CompileResult:

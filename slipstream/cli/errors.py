@@ -11,7 +11,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import click
 
 from slipstream.cli.line_output import discard, has_no_reader
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, cannot_access
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +38,8 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, BrokenPipeError) and has_no_reader(sys.stdout):
                 discard(sys.stdout)
                 sys.exit(0)  # `slipstream ... | head` has what it wanted
+            if isinstance(error, OSError) and error.filename is not None:
+                fail(cannot_access(error), USER_ERROR, traceback.format_exc(), debug)
             said = f"internal error: {type(error).__name__}: {error} (run again with --debug and report it)"
             fail(said, INTERNAL_ERROR, traceback.format_exc(), debug)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from slipstream.errors import BuildError, SlipstreamError
+from slipstream.errors import BuildError, SlipstreamError, cannot_access
 from slipstream.processes.child import die_with_parent
 
 Progress = Callable[[str], None]
@@ -68,6 +68,9 @@ def _work(work: Callable[[Progress], Any], sender: Connection, log: int) -> None
     except SlipstreamError as error:
         sender.send(("error", _with_traceback(error)))
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            sender.send(("error", _with_traceback(SlipstreamError(cannot_access(error)))))
+            return
         message = (str(error).strip().splitlines() or [""])[-1]
         bug = BuildError(
             f"{type(error).__name__}: {message} (a bug in Slipstream or TVM: run with --debug and report it)"

@@ -36,7 +36,7 @@ def own_options(command: F) -> F:
         "--input-data",
         multiple=True,
         metavar="FILE.npz",
-        help="Inputs by name; the model is run on nothing else. [default: random]",
+        help="Inputs by name; the model is run on nothing else (repeatable). [default: random]",
     )
     for option in (data, constant_option, shape_option, weight):
         command = option(command)
@@ -55,7 +55,7 @@ def read_models(
         own = {
             "shapes": parse_shapes(shapes) or None,
             "constants": parse_constants(constants) or None,
-            "input_data": named_arrays(Path(input_data[-1])) if input_data else None,
+            "input_data": named_arrays(*map(Path, input_data)),
         }
         if weights:
             raise InputError("--weight is for several models: give more than one, or leave it out")
@@ -67,7 +67,7 @@ def read_models(
         "weights": _weights(weights, models) or None,
         "shapes": _of_each("--shape", shapes, models, lambda own: parse_shapes(tuple(own))),
         "constants": _of_each("--constant", constants, models, lambda own: parse_constants(tuple(own))),
-        "input_data": _of_each("--input-data", input_data, models, lambda own: named_arrays(Path(own[-1]))),
+        "input_data": _of_each("--input-data", input_data, models, lambda own: named_arrays(*map(Path, own))),
     }
 
 

@@ -23,14 +23,14 @@ def read_operators(
     constants: tuple[str, ...],
     target: str,
     dtype: str,
-    input_data: Path | None = None,
+    input_data: tuple[Path, ...] = (),
     threads: int | None = None,
 ) -> tuple[Target, list[Operator]]:
     """Import and prepare MODEL as the options say: the target, and its operators."""
     fixed = {
         "shapes": parse_shapes(shapes),
         "constants": parse_constants(constants),
-        "input_data": named_arrays(input_data),
+        "input_data": named_arrays(*input_data),
     }
     if not model.endswith(".pt2"):
         import_tvm_without_torch()

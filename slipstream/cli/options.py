@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from slipstream import plugins
-from slipstream.errors import InputError, ShapeError
+from slipstream.errors import InputError, ShapeError, SlipstreamError, cannot_access
+
+if TYPE_CHECKING:
+    from slipstream.store import StoreLocation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,19 +37,25 @@ class StoreParameter(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from slipstream.store import StoreError, store_location
-
         try:
-            location = store_location(value)
-        except StoreError as error:
+            return _store_at(value)
+        except SlipstreamError as error:
             self.fail(str(error), param, ctx)
-        if not isinstance(location, Path) or not location.is_dir():
-            return location
-        if (location / "session.json").is_file() and not (location / "store.db").exists():
-            from slipstream.session.directory import SessionDirectory
+        except OSError as error:
+            self.fail(cannot_access(error), param, ctx)
 
-            return SessionDirectory.read(location).store
-        return location / "store.db" if (location / "store.db").exists() else location
+
+def _store_at(value: Any) -> StoreLocation:
+    from slipstream.store import store_location
+
+    location = store_location(value)
+    if not isinstance(location, Path) or not location.is_dir():
+        return location
+    if (location / "session.json").is_file() and not (location / "store.db").exists():
+        from slipstream.session.directory import SessionDirectory
+
+        return SessionDirectory.read(location).store
+    return location / "store.db" if (location / "store.db").exists() else location
 
 
 shape_option = click.option(
@@ -79,9 +88,10 @@ dtype_option = click.option(
 )
 input_data_option = click.option(
     "--input-data",
+    multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
-    help="Inputs by name; the model is run on nothing else. [default: random]",
+    help="Inputs by name; the model is run on nothing else (repeatable). [default: random]",
 )
 partition_option = click.option(
     "--partition/--no-partition",
@@ -160,14 +170,15 @@ def parse_constants(texts: tuple[str, ...]) -> dict[str, float]:
     return constants
 
 
-def named_arrays(path: Path | None) -> dict[str, Any] | None:
-    """The arrays of `--input-data`; None if it was not given."""
-    if path is None:
-        return None
-    arrays = read_arrays(path)
-    if not isinstance(arrays, dict):
-        raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
-    return arrays
+def named_arrays(*paths: Path) -> dict[str, Any] | None:
+    """The arrays of all files of `--input-data`, of two with one name the later; None if none was given."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        arrays = read_arrays(path)
+        if not isinstance(arrays, dict):
+            raise InputError(f"{path} holds one array without a name: save a .npz with numpy.savez(path, name=array)")
+        found.update(arrays)
+    return found if paths else None
 
 
 def read_arrays(path: Path) -> Any:
@@ -184,5 +195,7 @@ def read_arrays(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             return read_archive(path)
         return with_short_floats(np.load(path, allow_pickle=False))
+    except PermissionError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a NumPy file ({error}): save it with numpy.save or numpy.savez") from error

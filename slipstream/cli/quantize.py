@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def quantize_command(
     result = quantize(
         model,
         output,
-        named_arrays(calibration),
+        _samples(calibration),
         random_samples=random_calibration or 0,
         keep_float=keep_float,
         most_error=most_error,
@@ -79,8 +80,19 @@ def quantize_command(
     print_quantized(result)
 
 
-def quantized_model(model: str, output: Path, calibration: Path | None, options: dict[str, Any]) -> str:
-    """The model to compile: with `--dtype int8` a quantised file beside `output`, which is written first."""
+def quantized_model(
+    model: str,
+    output: Path,
+    calibration: Path | None,
+    options: dict[str, Any],
+    check: Callable[[], object],
+    *,
+    to_stderr: bool = False,
+) -> str:
+    """The model to compile: with `--dtype int8` a quantised file beside `output`, which is written first.
+
+    `check` is called before and refuses what would fail later: the file may be the model of what is at `output`.
+    """
     if options.get("dtype") != "int8":
         if calibration is not None:
             raise InputError("--calibration is for quantising: add --dtype int8")
@@ -89,10 +101,17 @@ def quantized_model(model: str, output: Path, calibration: Path | None, options:
         raise InputError("int8 is for CPUs: use --dtype float16 on a GPU")
     from slipstream.frontends.quantize import quantize
 
+    check()
     options["dtype"] = "float32"
+    if output.name in ("", ".."):
+        output = output.resolve()
     path = output.with_name(f"{output.name}.int8.onnx")
-    print_quantized(quantize(model, path, named_arrays(calibration)))
+    print_quantized(quantize(model, path, _samples(calibration)), to_stderr=to_stderr)
     return str(path)
+
+
+def _samples(calibration: Path | None) -> dict[str, Any] | None:
+    return None if calibration is None else named_arrays(calibration)
 
 
 def refuse_quantizing(calibration: Path | None, options: dict[str, Any]) -> None:
@@ -101,8 +120,9 @@ def refuse_quantizing(calibration: Path | None, options: dict[str, Any]) -> None
         raise InputError("of several models, quantise each first: slipstream quantize MODEL -o FILE --calibration DATA")
 
 
-def print_quantized(result: QuantizedModel) -> None:
+def print_quantized(result: QuantizedModel, *, to_stderr: bool = False) -> None:
     kept = f", in float32: {', '.join(result.kept)}" if result.kept else ""
-    click.echo(f"{result.path}: {len(result.layers)} layers in 8 bits{kept}")
+    click.echo(f"{result.path}: {len(result.layers)} layers in 8 bits{kept}", err=to_stderr)
     for name, error in result.errors.items():
-        click.echo(f"  {name}: relative error {error:.1%} against float32 on {result.samples} samples")
+        said = f"  {name}: relative error {error:.1%} against float32 on {result.samples} samples"
+        click.echo(said, err=to_stderr)

@@ -154,19 +154,36 @@ def tune_command(
         raise click.UsageError("--priors and --no-priors exclude each other: choose one")
     _one_thread_for_numpy()
     given, own = read_models(models, weights, shapes, constants, input_data)
+    settings = {"without": [part.strip() for part in without.split(",")]} if without else None
     if isinstance(given, str):
-        given = quantized_model(given, output, calibration, options)
+        to_stderr = mode in ("json", "quiet")
+        given = quantized_model(
+            given, output, calibration, options, lambda: _check(output, settings, options), to_stderr=to_stderr
+        )
     else:
         refuse_quantizing(calibration, options)
 
     def work(watcher: Any) -> TuningResult:
         from slipstream.session.tune import tune
 
-        settings = {"without": [part.strip() for part in without.split(",")]} if without else None
         start = None if no_priors else priors or "shipped"
         return tune(given, output, callbacks=[watcher], priors=start, settings=settings, **options, **own)
 
     _show(work, output, mode, live_page, options["lock"])
+
+
+def _check(output: Path, settings: dict[str, Any] | None, options: dict[str, Any]) -> None:
+    """Refuse what `tune` would, as far as it is known without the model."""
+    from slipstream.artifact.lock import lock_file
+    from slipstream.session.budget import Budget
+    from slipstream.session.directory import check_new
+    from slipstream.session.settings import make_settings
+
+    Budget.of(*(options[name] for name in ("budget", "trials", "until_latency", "until_gain_below")))
+    names = ("preset", "effort", "scheduler", "search", "cost", "evaluation", "seed", "deterministic")
+    make_settings(**{name: options[name] for name in names}, others=settings or {})
+    check_new(output.absolute())
+    lock_file(options["lock"])
 
 
 @click.command("resume")

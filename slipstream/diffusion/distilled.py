@@ -191,7 +191,10 @@ def write_priors(classes: Mapping[str, ClassPriors], path: Path) -> int:
             f"{path} would have {len(packed) / 1e6:.1f} MB, {MOST_BYTES / 1e6:.0f} are allowed: "
             "keep fewer programs with --keep, or distil fewer sessions"
         )
-    path.write_bytes(packed)
+    try:
+        path.write_bytes(packed)
+    except OSError as error:
+        raise PriorsError(f"cannot write {path}: {error.strerror}; choose another -o") from error
     return len(packed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ def _load_file(path: Path, for_onnx: dict[str, Any]) -> Model:
         raise ModelError(f"there is no file {path}: give an ONNX file, a .pt2, or a zoo name such as zoo:resnet18")
     if path.is_dir():
         raise ModelError(f"{path} is a directory: give the model file inside it")
+    if not os.access(path, os.R_OK):
+        raise ModelError(f"cannot read {path}: Permission denied")
     source = str(path.absolute())
     if path.suffix == ".pt2":
         from slipstream.frontends import torch_export

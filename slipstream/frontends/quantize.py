@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import platform
+import secrets
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,13 @@ def quantize(
     the batch. Layers in `keep_float` stay as they are; with `most_error`, so do the layers that add the most error,
     until the outputs' is no larger. `activations` are signed or unsigned bytes, without it whichever this machine's
     instructions, and so its runtimes, take: unsigned ones on x86-64. Without `compare` no errors are computed, which
-    takes half the time.
+    takes half the time. A file that is at `output` stays until the new one is finished.
     """
     activations = activations or _usual_activations()
     if activations not in ACTIVATIONS:
         raise InputError(f"there are no activations {activations!r}: choose from {', '.join(ACTIVATIONS)}")
+    if output.is_dir():
+        raise InputError(f"{output} is a directory: give the ONNX file to write")
     with tempfile.TemporaryDirectory() as folder:
         original = _prepared(_read(model), Path(folder))
         feeds = _feeds(original, calibration, random_samples)
@@ -88,16 +91,31 @@ def quantize(
         if unknown := sorted(set(keep_float) - set(names)):
             raise ModelError(f"the model has no layer {unknown[0]!r}: 'slipstream quantize --layers' lists their names")
         kept, more = list(dict.fromkeys(keep_float)), 1
-        while True:
-            _quantize(original, output, feeds, kept, activations)
-            if not compare and most_error is None:
-                return QuantizedModel(output, {}, (), tuple(kept), len(feeds))
-            errors, layers = _compare(original, output, feeds, kept)
-            worst = [layer.name for layer in sorted(layers, key=lambda layer: -layer.added)]
-            if most_error is None or max(errors.values(), default=0.0) <= most_error or not worst:
-                return QuantizedModel(output, errors, tuple(layers), tuple(kept), len(feeds))
-            kept += worst[:more]
-            more *= 2
+        with _taking_the_place_of(output) as unfinished:
+            while True:
+                _quantize(original, unfinished, feeds, kept, activations)
+                if not compare and most_error is None:
+                    return QuantizedModel(output, {}, (), tuple(kept), len(feeds))
+                errors, layers = _compare(original, unfinished, feeds, kept)
+                worst = [layer.name for layer in sorted(layers, key=lambda layer: -layer.added)]
+                if most_error is None or max(errors.values(), default=0.0) <= most_error or not worst:
+                    return QuantizedModel(output, errors, tuple(layers), tuple(kept), len(feeds))
+                kept += worst[:more]
+                more *= 2
+
+
+@contextmanager
+def _taking_the_place_of(output: Path) -> Iterator[Path]:
+    """A file beside `output` that is renamed to it when the block ends well."""
+    unfinished = output.with_name(f".{output.name}-{secrets.token_hex(4)}")
+    try:
+        yield unfinished
+        unfinished.replace(output)
+    except OSError as error:
+        raise InputError(f"{output} cannot be written ({error.strerror}): choose another path with -o") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 def _usual_activations() -> str:
@@ -118,6 +136,8 @@ def _read(model: str | Path) -> onnx.ModelProto:
         raise ModelError(f"there is no file {path}: give an ONNX file in float32 or a zoo name such as zoo:resnet18")
     try:
         return onnx.load(str(path))
+    except PermissionError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
         raise ModelError(f"{path} is not an ONNX model: only those can be quantised") from error
 
@@ -212,8 +232,8 @@ def _quantize(original: Path, output: Path, feeds: Sequence[Feed], kept: Sequenc
                 weight_type=QuantType.QInt8,
                 nodes_to_exclude=list(kept),
             )
-    except OSError as error:
-        raise InputError(f"{output} cannot be written ({error.strerror}): choose another path with -o") from error
+    except OSError:
+        raise
     except Exception as error:
         raise ModelError(f"ONNX Runtime cannot quantise the model: {first_line(error)}") from error
 

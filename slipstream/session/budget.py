@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 BUDGET = "budget"  # the name under which the budget of a resumed session is kept
 
-_UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|us|µs|min|s|m|h|d)?", re.IGNORECASE)
+_UNITS = {"ms": 1e-3, "us": 1e-6, "\u03bcs": 1e-6, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|us|\u03bcs|min|s|m|h|d)?", re.IGNORECASE | re.ASCII)
 
 
 class BudgetError(SlipstreamError):
@@ -29,7 +30,7 @@ def parse_duration(text: str | float, what: str = "a budget") -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
         seconds = float(text)
     else:
-        compact = str(text).strip()
+        compact = unicodedata.normalize("NFKC", str(text)).strip()  # one sign for micro, of two that look alike
         parts = list(_PART.finditer(compact))
         read = "".join(part.group(0) for part in parts)
         if not parts or read.replace(" ", "") != compact.replace(" ", ""):

@@ -89,7 +89,9 @@ class SessionDirectory:
             store = store_location(content["store"])
             place = store if isinstance(store, PostgresUrl) else path / store
             return cls(path, place, str(content["session"]), models)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except OSError as error:
+            raise SessionDirectoryError(f"cannot read {file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SessionDirectoryError(f"{file} is damaged ({error}); the store beside it is not touched") from error
 
 
@@ -103,6 +105,8 @@ def check_new(path: Path) -> None:
     """Refuse, before any work is done, a directory that a new session cannot have."""
     if path.exists() and not path.is_dir():
         raise SessionDirectoryError(f"{path} is a file: give a directory for the session")
+    if path.is_symlink() and not path.exists():
+        raise SessionDirectoryError(f"{path} is a link that leads nowhere: give a directory for the session")
     if (path / SESSION).exists():
         raise SessionDirectoryError(
             f"{path} already holds a session: 'slipstream resume {path}' goes on with it, or choose another -o"

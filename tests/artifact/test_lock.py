@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import slipstream
 from slipstream.artifact import side_by_side
 from slipstream.artifact.check import _Check
-from slipstream.artifact.lock import Lock, LockedLatency, LockError
+from slipstream.artifact.lock import Lock, LockedLatency, LockError, lock_file
 from slipstream.artifact.manifest import Manifest, checksum
 from slipstream.frontends import zoo
 from slipstream.machine.target import resolve_target
@@ -185,6 +185,20 @@ def test_a_file_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="cannot write the lock file"):
         slipstream.tune(model(), tmp_path / "s", trials=1, lock=tmp_path / "no" / "x.lock")
     assert not (tmp_path / "s").exists()
+
+
+def test_a_file_that_is_no_lock_file_is_not_replaced(tmp_path: Path) -> None:
+    for name, content in {"m.onnx": small_model().SerializeToString(), "notes.txt": b"do not lose me"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(LockError, match=f"{name} is there and is no lock file"):
+            slipstream.tune(model(), tmp_path / "s", trials=1, lock=tmp_path / name)
+        assert (tmp_path / name).read_bytes() == content
+    with pytest.raises(LockError, match="is no lock file"):
+        lock_file("/dev/null")
+    assert not (tmp_path / "s").exists()
+    for text in ("", "\n", "{", '{"format": 2}', "<<<<<<< HEAD\n{}"):
+        (tmp_path / "x.lock").write_text(text)
+        assert lock_file(tmp_path / "x.lock") == tmp_path / "x.lock"
 
 
 def test_threads_and_target_come_from_the_lock_file(tuned: tuple[Path, Path]) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 import pytest
 
+import slipstream
+from slipstream.errors import ModelError
 from tests.cli.forked_commands import ForkedCommands
 from tests.conftest import small_model
 
@@ -69,6 +71,9 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
 
 MISTAKES = {
     "missing file": Mistake("compile nowhere.onnx -o out", "there is no file nowhere.onnx"),
+    "name of a file that cannot be": Mistake(f"compile {'x' * 300} -o out", "xxx: File name too long"),
+    "name of a directory that cannot be": Mistake(f"tune m.onnx -o {'x' * 300}", "xxx: File name too long", _small()),
+    "name of a session that cannot be": Mistake(f"status {'x' * 300}", "xxx: File name too long"),
     "a directory": Mistake("compile . -o out", "is a directory"),
     "not ONNX": Mistake("compile m.onnx -o out", "is not an ONNX model", _write("m.onnx", b"hello, I am a text\n" * 9)),
     "zero bytes": Mistake("compile m.onnx -o out", "m.onnx is empty", _write("m.onnx", b"")),
@@ -171,6 +176,46 @@ def test_output_directory_without_permission(tmp_path: Path) -> None:
     done = slipstream_command("compile", "zoo:tiny_cnn", "-o", "locked/out", cwd=tmp_path)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("compile m.onnx -o out", "cannot read m.onnx"),
+        ("tune m.onnx -o out", "cannot read m.onnx"),
+        ("quantize m.onnx -o out.onnx --random-calibration 1", "cannot read m.onnx"),
+        ("compile locked/m.onnx -o out", "cannot access locked/m.onnx: Permission denied"),
+        ("tune m.onnx -o locked/out", "locked/out: Permission denied"),
+        ("tune m.onnx -o out --lock locked/m.lock", "locked/m.lock: Permission denied"),
+        ("tune m.onnx -o out --priors locked/priors.gz", "locked/priors.gz: Permission denied"),
+        ("tune m.onnx -o out --input-data d.npz", "cannot read d.npz: Permission denied"),
+        ("status session", "session.json: Permission denied"),
+        ("store stats session", "session.json: Permission denied"),
+        ("store stats locked", "Permission denied"),
+    ],
+)
+def test_what_must_not_be_read(command: str, says: str, tmp_path: Path, forked_command: ForkedCommands) -> None:
+    _small()(tmp_path)
+    np.savez(tmp_path / "d.npz", x=np.zeros(3))
+    (tmp_path / "session").mkdir()
+    (tmp_path / "session" / "session.json").write_text("{}")
+    (tmp_path / "locked").mkdir(mode=0)
+    for name in ("m.onnx", "d.npz", "session/session.json"):
+        (tmp_path / name).chmod(0)
+    if os.access(tmp_path / "m.onnx", os.R_OK):
+        pytest.skip("root may read everything")
+    done = forked_command(*command.split(), cwd=tmp_path)
+    assert says in done.stderr
+    assert done.returncode == 2
+    assert "damaged" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _small()(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ModelError, match=r"cannot read .*m\.onnx"):
+        slipstream.load_model(tmp_path / "m.onnx")
 
 
 def test_debug_shows_the_traceback(tmp_path: Path, forked_command: ForkedCommands) -> None:

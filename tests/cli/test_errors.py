@@ -1,12 +1,17 @@
-"""A command whose reader goes away ends quietly; any other broken pipe is an error."""
+"""A command whose reader goes away ends quietly; any other broken pipe is an error, a file without access a line."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from slipstream.cli.errors import one_line_errors
 
 _COMMAND = """
 import os, sys, click
@@ -41,3 +46,16 @@ def test_only_a_broken_stdout_ends_a_command_well(broken: str, code: int, says: 
     assert process.returncode == code
     assert says in complaint
     assert bool(complaint) == bool(says)
+
+
+def test_a_file_that_cannot_be_accessed_is_no_internal_error(tmp_path: Path) -> None:
+    @click.command()
+    @one_line_errors
+    def command() -> None:
+        (tmp_path / "file" / "below").read_text()
+
+    (tmp_path / "file").write_text("no directory")
+    done = CliRunner().invoke(command, [])
+    assert done.exit_code == 2
+    assert done.stderr == f"error: cannot access {tmp_path / 'file' / 'below'}: Not a directory\n"
+    assert "NotADirectoryError" in CliRunner().invoke(command, ["--debug"]).stderr

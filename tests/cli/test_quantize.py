@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,74 @@ def test_quantised_and_compiled_in_one_go(tmp_path: Path, calibration: Array, fo
     refused = forked_command("compile", MODEL, "-o", "compiled", *data, cwd=tmp_path)
     assert refused.returncode != 0
     assert "add --dtype int8" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("tune", "-o", "q"), "already holds a session"),
+        (("tune", "-o", "new", "--budget", "soon"), "write 5m"),
+        (("tune", "-o", "new", "--effort", "heroic"), "there is no effort 'heroic'"),
+        (("tune", "-o", "new", "--lock", "q.int8.onnx"), "is no lock file"),
+        (("tune", "-o", "."), "is not empty"),
+        (("compile", "-o", "q"), "is not empty and not a compiled model"),
+        (("compile", "-o", "."), "is not empty and not a compiled model"),
+    ],
+)
+def test_what_is_refused_is_not_quantised_first(
+    tmp_path: Path, calibration: Array, forked_command: ForkedCommands, asked: tuple[str, ...], said: str
+) -> None:
+    """The quantised file may be the model of the session that is there."""
+    np.savez(tmp_path / "data.npz", input=calibration)
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "session.json").write_text("{}")
+    for name in ("q.int8.onnx", "new.int8.onnx"):
+        (tmp_path / name).write_bytes(b"the model of the session")
+    command, *options = asked
+    done = forked_command(command, MODEL, *options, "--dtype", "int8", "--calibration", "data.npz", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    for name in ("q.int8.onnx", "new.int8.onnx"):
+        assert (tmp_path / name).read_bytes() == b"the model of the session"
+    assert {path.name for path in tmp_path.iterdir()} == {"data.npz", "q", "q.int8.onnx", "new.int8.onnx"}
+
+
+def test_the_folder_in_which_one_is(tmp_path: Path, calibration: Array, forked_command: ForkedCommands) -> None:
+    np.savez(tmp_path / "data.npz", input=calibration)
+    (tmp_path / "here").mkdir()
+    data = ("--dtype", "int8", "--calibration", str(tmp_path / "data.npz"))
+    done = forked_command("compile", MODEL, "-o", ".", *data, cwd=tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "here.int8.onnx").is_file()
+
+
+def test_a_file_stays_until_the_next_is_finished(
+    tmp_path: Path, calibration: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = quantize(MODEL, tmp_path / "model.onnx", {"input": calibration}, compare=False)
+    content = first.path.read_bytes()
+
+    def fails(*_: object) -> None:
+        raise ModelError("it cannot be compared")
+
+    monkeypatch.setattr("slipstream.frontends.quantize._compare", fails)
+    with pytest.raises(ModelError, match="cannot be compared"):
+        quantize(MODEL, first.path, {"input": 2 * calibration})
+    assert first.path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [first.path]
+    with pytest.raises(InputError, match=r"no/model\.onnx cannot be written \(No such file or directory\)"):
+        quantize(MODEL, tmp_path / "no" / "model.onnx", {"input": calibration}, compare=False)
+    with pytest.raises(InputError, match="is a directory"):
+        quantize(MODEL, Path("."), {"input": calibration}, compare=False)
+
+
+def test_lines_of_json_come_alone(tmp_path: Path, calibration: Array, forked_command: ForkedCommands) -> None:
+    np.savez(tmp_path / "data.npz", input=calibration)
+    asked = ("tune", MODEL, "--dtype", "int8", "--calibration", "data.npz", "--trials", "1", "--effort", "quick")
+    done = forked_command(*asked, "-o", "out", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert all(json.loads(line) for line in done.stdout.splitlines())
+    assert "layers in 8 bits" in done.stderr
 
 
 def test_activations_are_the_bytes_that_the_machine_multiplies(tmp_path: Path, calibration: Array) -> None:

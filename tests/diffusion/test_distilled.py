@@ -93,6 +93,11 @@ def test_a_file_that_would_be_too_large_is_not_written(tmp_path: Path, monkeypat
     assert not (tmp_path / "priors").exists()
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PriorsError, match=r"cannot write .*priors\.gz: No such file or directory"):
+        write_priors({"neon": known(tuned("a", 16, 32))}, tmp_path / "no" / "priors.gz")
+
+
 def test_the_nearest_has_the_most_similar_extents_and_machine() -> None:
     operators = [
         tuned("far", 1024, 1024),

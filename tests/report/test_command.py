@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slipstream.cli.model_arguments import read_models
@@ -50,6 +52,17 @@ def test_the_command_makes_the_same_settings(chosen: dict[str, Any]) -> None:
     names = ("preset", "effort", "scheduler", "search", "cost", "evaluation", "seed", "deterministic")
     assert make_settings(**{name: given[name] for name in names}) == settings
     assert given["threads"] == 2
+
+
+def test_inputs_from_several_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", ids=np.zeros(2), mask=np.zeros(2))
+    np.savez(tmp_path / "b.npz", ids=np.ones(2))
+    files = [str(tmp_path / name) for name in ("a.npz", "b.npz")]
+    alone = read_models(["bert.onnx"], [], (), (), files)[1]["input_data"]
+    assert {name: array.tolist() for name, array in alone.items()} == {"ids": [1, 1], "mask": [0, 0]}
+    of_each = [f"bert:{file}" for file in files] + [f"gpt:{files[1]}"]
+    data = read_models(["bert.onnx", "gpt.onnx"], [], (), (), of_each)[1]["input_data"]
+    assert {name: sorted(arrays) for name, arrays in data.items()} == {"bert": ["ids", "mask"], "gpt": ["ids"]}
 
 
 def test_several_models_with_what_is_theirs() -> None:

@@ -19,7 +19,7 @@ from slipstream.session.events import Left
     [
         ("5m", 300), ("90s", 90), ("90", 90), (90, 90), (0.5, 0.5), ("1h30m", 5400), ("1h 30m", 5400), ("1.5h", 5400),
         ("20ms", 0.02), ("500us", 0.0005), ("500µs", 0.0005), (".5s", 0.5), ("2d", 172800), ("3min", 180), ("5M", 300),
-        (" 5 m ", 300), ("1m1s", 61), ("2.s", 2),
+        (" 5 m ", 300), ("1m1s", 61), ("2.s", 2), ("500\u03bcs", 0.0005), ("5\u00a0m", 300), ("5\u017f", 5),
     ],
 )  # fmt: skip
 def test_durations(text: Any, seconds: float) -> None:
@@ -30,7 +30,7 @@ def test_durations(text: Any, seconds: float) -> None:
     "text",
     [
         "", " ", "m", "5x", "five", "5m30", "1h30", "-5m", "5m-", "1e3", "5,5s", "0", "0s", 0, -1, "nan", "inf",
-        math.nan, math.inf, True, None, "1:30", "9" * 400, "5m;rm -rf",
+        math.nan, math.inf, True, None, "1:30", "9" * 400, "5m;rm -rf", "5m\u0131n",
     ],
 )  # fmt: skip
 def test_what_is_no_duration(text: Any) -> None:

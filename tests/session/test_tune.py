@@ -262,6 +262,7 @@ def _full(path: Path) -> None:
         (_session, "already holds a session: 'slipstream resume"),
         (_full, "is not empty"),
         (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: path.symlink_to("nowhere"), "is a link that leads nowhere"),
     ],
 )
 def test_a_directory_that_a_new_session_cannot_have(

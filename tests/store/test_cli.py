@@ -100,6 +100,8 @@ MISTAKES = {
     ("show", "PATH", "--hardware", "zz"): "no hardware begins with 'zz'",
     ("export", "PATH", "out"): "holds 2 pieces of hardware: choose with --hardware",
     ("stats", "none.db"): "there is no store at",
+    ("stats", "damaged"): "session.json is damaged",
+    ("stats", "x" * 300): "File name too long",
     ("check", "none.db"): "there is no store at",
     ("check", "none.db", "--salvage", "new.db"): "there is no store at",
     ("prune", "none.db", "--keep", "3"): "there is no store at",
@@ -111,6 +113,8 @@ MISTAKES = {
 @pytest.mark.parametrize("arguments", MISTAKES)
 def test_mistakes(arguments: tuple[str, ...], path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "session.json").write_text("{")
     before = (path / "store.db").read_bytes()
     done = store_command(*(str(path) if word == "PATH" else word for word in arguments))
     assert done.exit_code == 2
