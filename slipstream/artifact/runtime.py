@@ -180,7 +180,7 @@ class TvmExecutor(Executor):
         self._tensor_type = tvm.runtime.Tensor
         self._empty = tvm.runtime.empty
         self._held: list[Any] = []
-        self._own_memory = {weight.data_ptr() for weight in self._weights}
+        self._own_memory = {weight.data_ptr() for weight in self._weights} - {0}  # which is nobody's
         self._filled_with: object = None
 
     def _run(self, tensors: list[Any], same: object = None) -> list[Any]:
@@ -207,7 +207,7 @@ class TvmExecutor(Executor):
     def _fill_inputs(self, tensors: list[Any], same: object) -> list[Any]:
         if not self._held:
             self._held = [self._empty(spec.shape, spec.dtype, self._device) for spec in self.inputs]
-            self._own_memory |= {held.data_ptr() for held in self._held}
+            self._own_memory |= {held.data_ptr() for held in self._held} - {0}
         if same is None or same is not self._filled_with:
             for held, tensor in zip(self._held, tensors, strict=True):
                 tensor.copyto(held)
