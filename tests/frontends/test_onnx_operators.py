@@ -403,6 +403,29 @@ def test_erf_in_half_precision() -> None:
     check(model([node("Erf", "x", "y")], {"x": (T.FLOAT16, [4, 9])}, "y", 13, types={"y": T.FLOAT16}))
 
 
+_INFINITE = np.float32(np.inf)
+_ROWS = np.array(
+    [[0, 2, 2, -1], [-_INFINITE] * 4, [_INFINITE] * 4, [-_INFINITE, 3, -_INFINITE, _INFINITE], [-_INFINITE, 0, 1, 1]],
+    np.float32,
+)
+
+
+def test_log_sum_exp_of_infinite_elements() -> None:
+    nodes = [
+        node("ReduceLogSumExp", "x", "y", axes=[1], keepdims=0),
+        node("ReduceLogSumExp", "x", "z", axes=[0]),
+        node("ReduceLogSumExp", "x", "all"),
+    ]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "y z all"), {"x": _ROWS})
+    nodes = [node("ReduceLogSumExp", "x axes", "y"), node("ReduceLogSumExp", "x", "all", keepdims=0)]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "y all", 18, {"axes": integers(-1)}), {"x": _ROWS})
+
+
+def test_functions_of_infinite_elements() -> None:
+    nodes = [node("ThresholdedRelu", "x", "above", alpha=0.5)]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "above"), {"x": _ROWS})
+
+
 def test_small_types_are_refused() -> None:
     proto = model(
         [node("Cast", "x", "y", to=T.FLOAT8E4M3FN)], {"x": (T.FLOAT, [4])}, "y", 19, types={"y": T.FLOAT8E4M3FN}
