@@ -426,6 +426,13 @@ def test_functions_of_infinite_elements() -> None:
     check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "above"), {"x": _ROWS})
 
 
+def test_the_variance_of_numbers_far_from_zero() -> None:
+    proto = model([node("MeanVarianceNormalization", "x", "y")], {"x": (T.FLOAT, [2, 3, 4, 5])}, "y")
+    # The mean is a power of two, so that ONNX Runtime, which subtracts squares, is exact too.
+    signs = np.where(np.arange(120) % 2, np.float32(0.5), np.float32(-0.5)).reshape(2, 3, 4, 5)
+    check(proto, {"x": np.float32(1024) + signs})
+
+
 def test_small_types_are_refused() -> None:
     proto = model(
         [node("Cast", "x", "y", to=T.FLOAT8E4M3FN)], {"x": (T.FLOAT, [4])}, "y", 19, types={"y": T.FLOAT8E4M3FN}

@@ -76,6 +76,7 @@ _RULES = (
     _Rule("log_softmax", "max sum subtract"),
     _Rule("rms_norm", "copy|cast multiply sum rsqrt copy|cast multiply copy|cast"),
     _Rule("group_norm", "reshape moments reshape reshape layer_norm|instance_norm reshape"),
+    _Rule("group_norm", "avg_pool1d sum layer_norm|instance_norm"),
     _Rule("{1}", "moments layer_norm|instance_norm"),
     _Rule("{3}", "sum divide:c sum layer_norm|instance_norm"),
     _Rule("mean", f"sum {_SCALE}"),
