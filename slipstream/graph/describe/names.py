@@ -79,6 +79,7 @@ _RULES = (
     _Rule("group_norm", "avg_pool1d sum layer_norm|instance_norm"),
     _Rule("{1}", "moments layer_norm|instance_norm"),
     _Rule("{3}", "sum divide:c sum layer_norm|instance_norm"),
+    _Rule("{0}", "argmax|argmin copy relu"),
     _Rule("mean", f"sum {_SCALE}"),
     _Rule("split", "slice slice"),
     _Rule("split", "split slice"),
