@@ -373,6 +373,40 @@ class _LpNormalization(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
         return relax.op.divide(x, bb.normalize(relax.op.where(flat, relax.const(1, dtype), norm)))
 
 
+class _ReduceLogSumExp(onnx_frontend.ReduceLogSumExp):  # type: ignore[misc]
+    """Of infinite elements too: TVM's converter subtracts the largest from each, which leaves no number of these."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        return _log_sum_exp(bb, inputs[0], attr.get("axes"), attr.get("keepdims", 1))
+
+    @classmethod
+    def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        given = inputs[1] if len(inputs) > 1 else None
+        axes = None if given is None else _integers(onnx_frontend.get_constant(given, params))
+        if not axes and attr.get("noop_with_empty_axes", 0):
+            return inputs[0]
+        return _log_sum_exp(bb, inputs[0], axes or None, attr.get("keepdims", 1))
+
+
+def _log_sum_exp(bb: Any, x: Any, axes: Any, keepdims: int) -> Any:
+    most = bb.normalize(relax.op.max(x, axes, True))
+    finite = bb.normalize(relax.op.where(relax.op.isinf(most), relax.const(0, str(x.ty.dtype)), most))
+    total = relax.op.sum(relax.op.exp(relax.op.subtract(x, finite)), axes, True)
+    result = bb.normalize(relax.op.add(relax.op.log(total), most))
+    return result if keepdims else relax.op.squeeze(result, axes)
+
+
+class _ThresholdedRelu(onnx_frontend.ThresholdedRelu):  # type: ignore[misc]
+    """Zero for minus infinity too, which TVM's converter multiplies by zero."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        x, dtype = inputs[0], str(inputs[0].ty.dtype)
+        above = bb.normalize(relax.op.greater(x, relax.const(attr.get("alpha", 1.0), dtype)))
+        return relax.op.where(above, x, relax.const(0, dtype))
+
+
 class _CumProd(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
@@ -403,7 +437,9 @@ _CONVERTERS = {
     "MaxPool": _MaxPool,
     "CumProd": _CumProd,
     "LpNormalization": _LpNormalization,
+    "ReduceLogSumExp": _ReduceLogSumExp,
     "Resize": Resize,
+    "ThresholdedRelu": _ThresholdedRelu,
     "Upsample": Upsample,
     "Sum": _pairwise(onnx_frontend.Sum, relax.op.add),
     "Max": _pairwise(onnx_frontend.Max, relax.op.maximum),

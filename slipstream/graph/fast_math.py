@@ -7,7 +7,6 @@ keep the exact form.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,40 +52,6 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(softmax, call.args[0], call.attrs.axis)
 
 
-def _extreme(name: str, combine: Callable[..., Any], least: float, stock: Callable[..., te.Tensor]) -> Legalizer:
-    """The largest or smallest element, which may be infinite: TVM's own start from the largest finite number."""
-
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        axes = None if call.attrs.axis is None else [int(axis) for axis in call.attrs.axis]
-        if not str(call.ty.dtype).startswith("float"):
-            return builder.call_te(stock, call.args[0], axes, call.attrs.keepdims)
-        reducer = te.comm_reducer(combine, lambda dtype: tirx.const(least, dtype), name=name)
-
-        def reduce(x: te.Tensor) -> te.Tensor:
-            rank = len(x.shape)
-            along = [axis % rank for axis in (range(rank) if axes is None else axes)]
-            reduced = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in along]
-            kept = [1 if axis in along else x.shape[axis] for axis in range(rank)]
-
-            def element(*index: Any) -> Any:
-                free = list(index) if call.attrs.keepdims else _with_zeros(index, along, rank)
-                for axis, variable in zip(along, reduced, strict=True):
-                    free[axis] = variable
-                return reducer(x(*free), axis=reduced)
-
-            shape = kept if call.attrs.keepdims else [n for axis, n in enumerate(kept) if axis not in along]
-            return te.compute(shape, element, name=name)
-
-        return builder.call_te(reduce, call.args[0], primfunc_name_hint=name)
-
-    return legalize
-
-
-def _with_zeros(index: tuple[Any, ...], along: list[int], rank: int) -> list[Any]:
-    rest = iter(index)
-    return [0 if axis in along else next(rest) for axis in range(rank)]
-
-
 def _is_float32(call: Any) -> bool:
     return str(call.ty.dtype) == "float32"
 
@@ -99,8 +64,6 @@ LEGALIZERS: dict[str, Legalizer] = {
     "relax.nn.silu": _elementwise(_silu, lambda x: topi.multiply(x, topi.sigmoid(x))),
     "relax.nn.gelu": _elementwise(_gelu, _exact_gelu),
     "relax.nn.softmax": _softmax,
-    "relax.max": _extreme("max", lambda a, b: tirx.max(a, b), -math.inf, topi.max),
-    "relax.min": _extreme("min", lambda a, b: tirx.min(a, b), math.inf, topi.min),
 }
 
 

@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 from tvm.relax import transform
 
 from slipstream.frontends.model import Model
-from slipstream.graph import concatenations, fast_math
+from slipstream.graph import concatenations, extremes, fast_math, group_norms
 from slipstream.graph.batch_norm import fold_batch_norm
 from slipstream.graph.booleans import with_booleans
 from slipstream.graph.conv_transpose import rewrite_conv_transpose
@@ -58,8 +58,9 @@ def _tvm(*passes: tvm.ir.transform.Pass) -> Change:
     return lambda mod, _: tvm.transform.Sequential(list(passes))(mod)
 
 
-_EXACT_LEGALIZERS = with_booleans(concatenations.LEGALIZERS)
-_LEGALIZERS = with_booleans(fast_math.LEGALIZERS | concatenations.LEGALIZERS)
+_OF_BOTH = concatenations.LEGALIZERS | extremes.LEGALIZERS | group_norms.LEGALIZERS
+_EXACT_LEGALIZERS = with_booleans(_OF_BOTH)
+_LEGALIZERS = with_booleans(fast_math.LEGALIZERS | _OF_BOTH)
 
 
 def _legalize(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

@@ -497,6 +497,66 @@ def test_erf_in_half_precision() -> None:
     check(model([node("Erf", "x", "y")], {"x": (T.FLOAT16, [4, 9])}, "y", 13, types={"y": T.FLOAT16}))
 
 
+_INFINITE = np.float32(np.inf)
+_ROWS = np.array(
+    [[0, 2, 2, -1], [-_INFINITE] * 4, [_INFINITE] * 4, [-_INFINITE, 3, -_INFINITE, _INFINITE], [-_INFINITE, 0, 1, 1]],
+    np.float32,
+)
+
+
+def test_log_sum_exp_of_infinite_elements() -> None:
+    nodes = [
+        node("ReduceLogSumExp", "x", "y", axes=[1], keepdims=0),
+        node("ReduceLogSumExp", "x", "z", axes=[0]),
+        node("ReduceLogSumExp", "x", "all"),
+    ]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "y z all"), {"x": _ROWS})
+    nodes = [node("ReduceLogSumExp", "x axes", "y"), node("ReduceLogSumExp", "x", "all", keepdims=0)]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "y all", 18, {"axes": integers(-1)}), {"x": _ROWS})
+
+
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+def test_the_place_of_an_extreme_among_infinite_and_lowest_elements(kind: str) -> None:
+    nodes = [
+        node(kind, "x", "y", axis=1, keepdims=0),
+        node(kind, "x", "last", axis=1, select_last_index=1),
+        node(kind, "bytes", "of_bytes", axis=1),
+        node(kind, "bytes", "last_of_bytes", axis=1, select_last_index=1),
+    ]
+    finite = np.finfo(np.float32)
+    rows = np.concatenate([_ROWS, np.full((1, 4), finite.min, np.float32), np.full((1, 4), finite.max, np.float32)])
+    of_bytes = np.array([[0, 0, 0, 0], [255, 255, 255, 255], [1, 5, 5, 0]], np.uint8)
+    inputs: dict[str, tuple[int, list[Any]]] = {"x": (T.FLOAT, [7, 4]), "bytes": (T.UINT8, [3, 4])}
+    outputs = "y last of_bytes last_of_bytes"
+    proto = model(nodes, inputs, outputs, types=dict.fromkeys(outputs.split(), T.INT64))
+    check(proto, {"x": rows, "bytes": of_bytes})
+
+
+def test_functions_of_infinite_elements() -> None:
+    nodes = [node("Hardmax", "x", "hard"), node("ThresholdedRelu", "x", "above", alpha=0.5)]
+    check(model(nodes, {"x": (T.FLOAT, [5, 4])}, "hard above"), {"x": _ROWS})
+
+
+@pytest.mark.parametrize("convolved", [False, True])
+def test_maxima_of_windows_that_are_infinite(convolved: bool) -> None:
+    nodes = [
+        node("Conv", "x w", "c") if convolved else node("Identity", "x", "c"),
+        node("MaxPool", "c", "y", kernel_shape=[3, 3], strides=[2, 2]),
+        node("MaxPool", "c", "z", kernel_shape=[2, 2], dilations=[2, 2], strides=[1, 3], ceil_mode=1),
+    ]
+    x = weight(1, 3, 8, 9)
+    x[0, 0 if convolved else slice(2), :6] = -_INFINITE
+    weights = {"w": positive(8, 3, 1, 1)} if convolved else {}
+    check(model(nodes, {"x": (T.FLOAT, [1, 3, 8, 9])}, "y z", weights=weights), {"x": x})
+
+
+def test_the_variance_of_numbers_far_from_zero() -> None:
+    proto = model([node("MeanVarianceNormalization", "x", "y")], {"x": (T.FLOAT, [2, 3, 4, 5])}, "y")
+    # The mean is a power of two, so that ONNX Runtime, which subtracts squares, is exact too.
+    signs = np.where(np.arange(120) % 2, np.float32(0.5), np.float32(-0.5)).reshape(2, 3, 4, 5)
+    check(proto, {"x": np.float32(1024) + signs})
+
+
 def test_small_types_are_refused() -> None:
     proto = model(
         [node("Cast", "x", "y", to=T.FLOAT8E4M3FN)], {"x": (T.FLOAT, [4])}, "y", 19, types={"y": T.FLOAT8E4M3FN}

@@ -140,6 +140,29 @@ def test_indices_from_the_end(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(torch.from_dlpack(ours), theirs)
 
 
+@pytest.mark.parametrize("convolved", [False, True])
+@pytest.mark.parametrize("groups", [3, None])
+def test_norms_of_numbers_far_from_zero(groups: int | None, convolved: bool, tmp_path: Path) -> None:
+    """None stands for an instance norm. With convolutions the channels are the last axis."""
+    torch.manual_seed(0)
+    norm = torch.nn.InstanceNorm2d(6, affine=True) if groups is None else torch.nn.GroupNorm(groups, 6)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    layers = [norm, torch.nn.SiLU()]
+    if convolved:
+        layers = [torch.nn.Conv2d(6, 6, 1), *layers, torch.nn.Conv2d(6, 4, 1)]
+        torch.nn.init.eye_(layers[0].weight[:, :, 0, 0].detach())
+    net = torch.nn.Sequential(*layers).eval()
+    x = torch.randn(2, 6, 9, 16)
+    slipstream.compile(net, tmp_path / "norm", example_inputs=(x,))
+    run = slipstream.load(tmp_path / "norm")
+    for mean in (0.0, 1000.0):
+        with torch.no_grad():
+            expected = net(x + mean)
+        np.testing.assert_allclose(run((x + mean).numpy())[0], expected, rtol=5e-3, atol=5e-3)
+    assert np.isfinite(run(np.full(x.shape, 255.1, np.float32))[0]).all()
+
+
 def test_mistakes(net: Net, example: tuple) -> None:
     with pytest.raises(ModelError, match="needs example inputs"):
         slipstream.load_model(net)

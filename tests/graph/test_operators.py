@@ -274,6 +274,8 @@ def test_key_does_not_depend_on_the_process(known: tirx.PrimFunc) -> None:
         ([(1, 12, 16, 16)], op.nn.softmax, "softmax 12x16x16"),
         ([(4, 20)], op.nn.log_softmax, "log_softmax 4x20"),
         ([(4, 8, 20), (20,), (20,)], lambda x, g, b: op.nn.layer_norm(x, g, b, -1), "layer_norm 4x8x20"),
+        ([(2, 8, 6, 5), (8,), (8,)], lambda x, g, b: op.nn.group_norm(x, g, b, 4, 1, [2, 3]), "group_norm 2x8x6x5"),
+        ([(2, 8, 6, 5), (8,), (8,)], lambda x, g, b: op.nn.instance_norm(x, g, b, 1, [2, 3]), "instance_norm 2x8x6x5"),
         ([(1, 7, 7, 8)], lambda x: op.mean(x, [1, 2]), "mean 7x7x8"),
         ([(4, 20)], op.sigmoid, "sigmoid 4x20"),
         ([(4, 20)], op.nn.silu, "silu 4x20"),

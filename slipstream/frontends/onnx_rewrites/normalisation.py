@@ -62,8 +62,18 @@ def _batch_norm(g: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [g.op("Add", result, g.reshape(bias, *along)), moved(mean, current), moved(variance, spread)]
 
 
+def _mean_variance_norm(g: Builder, node: onnx.NodeProto) -> Sequence[str]:
+    """TVM takes the variance for the difference of two means, which has no digits left where the mean is large."""
+    (x,) = node.input
+    axes = attributes_of(node).get("axes", [0, 2, 3])
+    centred = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
+    deviation = g.op("Sqrt", g.reduce("ReduceMean", g.op("Mul", centred, centred), axes))
+    return [g.op("Div", centred, g.op("Add", deviation, g.scalar(1e-9, x)))]
+
+
 REWRITES: dict[tuple[str, str], Rewrite] = {
     ("", "LayerNormalization"): _layer_norm,
     ("", "RMSNormalization"): _rms_norm,
     ("", "BatchNormalization"): _batch_norm,
+    ("", "MeanVarianceNormalization"): _mean_variance_norm,
 }
