@@ -1,5 +1,5 @@
 # make demo          install, then tune a small model on this CPU and benchmark it
-# make test          install, then lint, type-check and test (CI; about nine minutes on two cores)
+# make test          install, then lint, type-check and test (CI; nine to fifteen minutes on two cores)
 # make test-all      the same with the tests marked slow
 # make unit          only the tests that `make test` runs, in WORKERS processes at a time
 # make bench-quick   install, then a smaller version of every benchmark's table, in under ten minutes

@@ -96,8 +96,9 @@ def _bounded(base: type, axes_of: Callable[[Any, Any], Sequence[int]]) -> type:
 
             def bounded(bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
                 data, indices = inputs[0], inputs[1]
+                axes = axes_of(inputs, attr)
                 if not isinstance(indices, ir.GenericConst):
-                    extents = np.array([int(data.ty.shape[axis]) for axis in axes_of(inputs, attr)])
+                    extents = np.array([int(data.ty.shape[axis]) for axis in axes])
                     dtype = str(indices.ty.dtype)
                     low, high = relax.const(-extents, dtype), relax.const(np.maximum(extents - 1, 0), dtype)
                     inputs[1] = bb.normalize(relax.op.minimum(bb.normalize(relax.op.maximum(indices, low)), high))
@@ -110,6 +111,17 @@ def _bounded(base: type, axes_of: Callable[[Any, Any], Sequence[int]]) -> type:
 
 def _axis(inputs: Any, attr: Any) -> Sequence[int]:
     return [attr.get("axis", 0)]
+
+
+def _scattered_axis(inputs: Any, attr: Any) -> Sequence[int]:
+    """Refused where TVM is wrong: it counts the places before the axis, and those after it, through the indices and the
+    data alike, of which the outermost of either may differ."""
+    data, indices = ([int(extent) for extent in value.ty.shape] for value in inputs[:2])
+    axis = attr.get("axis", 0) % len(data)
+    free = {0, axis, axis + 1}
+    if any(own != other for place, (own, other) in enumerate(zip(indices, data, strict=True)) if place not in free):
+        raise NotImplementedError(f"its indices {indices} are smaller than its data {data} along other axes")
+    return [axis]
 
 
 def _first_axes(inputs: Any, attr: Any) -> Sequence[int]:
@@ -302,33 +314,6 @@ def _padding_for_same_extents(x: Any, attr: Any) -> list[int]:
     return small + large if attr["auto_pad"] == b"SAME_UPPER" else large + small
 
 
-class _ScatterElements(onnx_frontend.ScatterElements):  # type: ignore[misc]
-    @classmethod
-    def _impl_v11(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
-        _check_places(inputs, attr)
-        return super()._impl_v11(bb, inputs, attr, params)
-
-    @classmethod
-    def _impl_v16(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
-        _check_places(inputs, attr)
-        return super()._impl_v16(bb, inputs, attr, params)
-
-    @classmethod
-    def _impl_v18(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
-        _check_places(inputs, attr)
-        return super()._impl_v18(bb, inputs, attr, params)
-
-
-def _check_places(inputs: Any, attr: Any) -> None:
-    """TVM counts the places before the axis, and those after it, through the indices and the data alike: the
-    outermost of either may differ."""
-    data, indices = ([int(extent) for extent in value.ty.shape] for value in inputs[:2])
-    axis = attr.get("axis", 0) % len(data)
-    free = {0, axis, axis + 1}
-    if any(own != other for place, (own, other) in enumerate(zip(indices, data, strict=True)) if place not in free):
-        raise NotImplementedError(f"its indices {indices} are smaller than its data {data} along other axes")
-
-
 def _reduction(base: type, of_one: Callable[[Any], Any]) -> type:
     class Reduction(base):  # type: ignore[misc]
         """Without axes, where the node says that none are all, each element is reduced by itself; TVM leaves it out."""
@@ -425,7 +410,7 @@ _CONVERTERS = {
     "GatherElements": _bounded(onnx_frontend.GatherElements, _axis),
     "GatherND": _bounded(onnx_frontend.GatherND, _first_axes),
     "Scatter": _bounded(onnx_frontend.Scatter, _axis),
-    "ScatterElements": _bounded(_ScatterElements, _axis),
+    "ScatterElements": _bounded(onnx_frontend.ScatterElements, _scattered_axis),
     "ScatterND": _bounded(onnx_frontend.ScatterND, _first_axes),
     "Slice": _Slice,
     "Concat": _Concat,

@@ -50,14 +50,12 @@ def _seconds(calls: Sequence[Callable[[], object]]) -> float:
     total = 0.0
     for call in calls:
         samples: list[float] = []
-        deadline = time.monotonic() + _BLOCK_SECONDS
-        while (
-            len(samples) < 2
-            or time.monotonic() < deadline
-            or len(samples) <= _LEAST_CALLS * (samples[0] < _BLOCK_SECONDS)
-        ):
+        deadline, least = time.monotonic() + _BLOCK_SECONDS, 1 + _LEAST_CALLS
+        while len(samples) < least or time.monotonic() < deadline:
             started = time.perf_counter()
             call()
             samples.append(time.perf_counter() - started)
+            if samples[0] >= _BLOCK_SECONDS:
+                least = 2
         total += median(samples[1:])
     return total
