@@ -60,6 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--target", default="cpu", help="as of 'slipstream tune'")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each run")
+    parser.add_argument("--own-sketches", action="store_true", help="on a CPU all variants have them, as users do")
     lanes_argument(parser)
     parser.add_argument("--variants", help="names with commas between [all that make a difference on the target]")
 
@@ -67,8 +68,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
-    on = "" if options.target == "cpu" else f" on {options.target}"
-    possible = [name for name in VARIANTS if options.target == "cpu" or name != WITH_OURS]
+    scratch = options.target.startswith("cpu") and not options.own_sketches
+    where = [options.target] if options.target != "cpu" else []
+    where += ["our sketches"] if options.own_sketches else []
+    on = f" on {', '.join(where)}" if where else ""
+    possible = [name for name in VARIANTS if scratch or name != WITH_OURS]
     names = options.variants.split(",") if options.variants else possible
     if WHOLE not in names:
         names = [WHOLE, *names]  # what the others are compared with
@@ -79,8 +83,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
     def tune(one: tuple[int, str, str], cores: Sequence[int]) -> dict[str, Any] | None:
         seed, model, name = one
-        folder = options.work / f"{model}{on}".replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
-        how = from_scratch(name) if options.target == "cpu" else VARIANTS[name]
+        folder = options.work / f"{model}{on}".replace(", ", " ").replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
+        how = from_scratch(name) if scratch else VARIANTS[name]
         chosen = {"seed": seed, "budget": options.budget, "target": options.target, **how}
         try:
             ended = tune_apart(f"zoo:{model}", folder, cores=cores, **chosen)

@@ -15,9 +15,9 @@ from benchmarks.candidates import operators_of
 from benchmarks.ended_session import EndedSession
 from benchmarks.lanes import on_cores
 from slipstream.graph.operators import Operator, weights_read
-from slipstream.machine.target import Target, resolve_target
+from slipstream.machine.target import Target
 from slipstream.measure import MeasureConfig, reference_text
-from slipstream.measure.choose import cpu_measurer
+from slipstream.measure.choose import local_measurer
 from slipstream.measure.timing.settling import Settling
 from slipstream.measure.types import Candidate, Measurement
 from slipstream.program.space import Program, Space, StockSpace
@@ -36,11 +36,8 @@ class HeldPrograms:
     programs: dict[str, dict[Identity, Program]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, model: str, runs: Mapping[Any, EndedSession], *, own_sketches: bool, target: str = "cpu"
-    ) -> HeldPrograms:
-        resolved = resolve_target(target)
-        held = cls(resolved, {o.key: o for o in operators_of(model, resolved)}, own_sketches)
+    def of(cls, model: str, runs: Mapping[Any, EndedSession], *, own_sketches: bool, target: Target) -> HeldPrograms:
+        held = cls(target, {o.key: o for o in operators_of(model, target)}, own_sketches)
         for ended in runs.values():
             held.steps(ended)
         return held
@@ -95,7 +92,7 @@ class HeldPrograms:
         references = {key: reference_text(self.known[key].func) for key in ready}
         config = MeasureConfig(model_weights=weights_read(self.known.values()))
         found: dict[str, list[float | None]] = {key: [None] * len(self.programs[key]) for key in ready}
-        with cpu_measurer(self.target, references, config) as measurer:
+        with local_measurer(self.target, references, config) as measurer:
             for key, some in ready.items():
                 for number, seconds in _in_turns(measurer, some, rng, all_of_them).items():
                     found[key][number] = seconds

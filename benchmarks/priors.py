@@ -26,6 +26,7 @@ from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
 from benchmarks.held_programs import HeldPrograms  # noqa: E402
 from benchmarks.rivals.rounds import compare_artifacts  # noqa: E402
 from slipstream.diffusion.distilled import SHIPPED, read_priors, write_priors  # noqa: E402
+from slipstream.machine.target import DTYPES, resolve_target  # noqa: E402
 from slipstream.session.directory import SESSION, SessionDirectory  # noqa: E402
 from slipstream.session.distil import distil_stores  # noqa: E402
 
@@ -49,7 +50,8 @@ QUICK = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=MODELS, help="to judge")
     parser.add_argument("--training", nargs="*", default=TRAINING)
-    parser.add_argument("--target", default="cpu", help="a CPU, such as cpu:haswell for the class avx2 [this one]")
+    parser.add_argument("--target", default="cpu", help="cpu, cpu:haswell for the class avx2, cuda [this CPU]")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--training-budget", default="90s", help="a time, or a number of trials; so are the next two")
     parser.add_argument(
         "--sessions", type=Path, help="folder of finished sessions, named after their models, to distil"
@@ -68,6 +70,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    target = resolve_target(options.target, dtype=options.dtype)
     trained = training_sessions(options)
     if options.ship:
         stores = [directory.store for directory in trained.values()]
@@ -87,12 +90,14 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         for seed in range(options.seed, options.seed + options.seeds):
             for side, asked in how.items():
                 name = f"{side.replace(', ', '-').replace(' ', '-')}-{seed}"
-                runs[side, seed] = tune_apart(f"zoo:{model}", folder / name, seed=seed, target=options.target, **asked)
-        held = HeldPrograms.of(model, runs, own_sketches=True, target=options.target)
+                runs[side, seed] = _tune(options, model, folder / name, seed=seed, **asked)
+        held = HeldPrograms.of(model, runs, own_sketches=True, target=target)
         seconds = held.time_again(options.retimings, options.seed)
         paths = {f"{side}, seed {seed}": ended.directory.model for (side, seed), ended in runs.items()}
+        # ONNX Runtime would take its turns on the CPU.
+        others_too = ("onnxruntime",) if target.gpu is None else ()
         yield (
-            model if options.target == "cpu" else f"{model} for {options.target}",
+            f"{model}{_where(options)}",
             {
                 "distilled": others,
                 "budgets": {side: options.long if side == LONG else options.short for side in how},
@@ -102,7 +107,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
                     {"side": side, "seed": seed, **ended.to_json(), "steps": held.steps(ended)}
                     for (side, seed), ended in runs.items()
                 ],
-                "whole": compare_artifacts(model, paths, folder, processes=2, rounds=options.rounds),
+                "whole": compare_artifacts(model, paths, folder, processes=2, rounds=options.rounds, others=others_too),
             },
         )
 
@@ -112,8 +117,18 @@ def training_sessions(options: argparse.Namespace) -> dict[str, SessionDirectory
     if options.sessions is not None:
         return {path.parent.name: SessionDirectory.read(path.parent) for path in options.sessions.glob(f"*/{SESSION}")}
     folder = options.work / "training"
-    asked = {**_limit(options.training_budget), "seed": options.seed + 1000, "target": options.target}
-    return {name: tune_apart(f"zoo:{name}", folder / name, **asked).directory for name in options.training}
+    asked = {**_limit(options.training_budget), "seed": options.seed + 1000}
+    return {name: _tune(options, name, folder / name, **asked).directory for name in options.training}
+
+
+def _tune(options: argparse.Namespace, model: str, folder: Path, **asked: Any) -> EndedSession:
+    return tune_apart(f"zoo:{model}", folder, target=options.target, dtype=options.dtype, **asked)
+
+
+def _where(options: argparse.Namespace) -> str:
+    """What a part's name says of target and type, if they are not those of this CPU."""
+    target = "" if options.target == "cpu" else f" for {options.target}"
+    return target + ("" if options.dtype == "float32" else f" in {options.dtype}")
 
 
 def _limit(text: str) -> dict[str, Any]:

@@ -63,12 +63,18 @@ def compare(
 
 
 def compare_artifacts(
-    model: str, artifacts: Mapping[str, Path], folder: Path, *, processes: int, rounds: int
+    model: str,
+    artifacts: Mapping[str, Path],
+    folder: Path,
+    *,
+    processes: int,
+    rounds: int,
+    others: Sequence[str] = ("onnxruntime",),
 ) -> dict[str, Any]:
-    """Artifacts of a zoo model and ONNX Runtime: name -> blocks."""
+    """Artifacts of a zoo model and other runtimes: name -> blocks."""
     job = {**model_files(model, folder / "files"), "threads": available_cores(), "work": str(folder)}
     job["artifacts"] = {name: str(path) for name, path in artifacts.items()}
-    sides = [*artifacts, "onnxruntime"]
+    sides = [*artifacts, *others]
     found = compare(sides, dict.fromkeys(sides, job), processes=processes, rounds=rounds, seed=0)
     for side, row in found.items():
         if "failed" in row:

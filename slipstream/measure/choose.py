@@ -36,8 +36,7 @@ def make_measurer(
     where = check_rpc(rpc, rpc_key)
     if where is not None and rpc_key is not None:
         return rpc_measurer(*where, rpc_key, target, references, config)
-    make = cpu_measurer if target.gpu is None else gpu_measurer
-    return make(target, references, config)
+    return local_measurer(target, references, config)
 
 
 @contextmanager
@@ -53,6 +52,12 @@ def starting_early(target: Target, measurer: str) -> Iterator[None]:
         return
     with start_early(PREPARE, options_for(target), with_models_pool() if target.gpu is None else WITHOUT_GPU):
         yield
+
+
+def local_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:
+    """Measures on this machine, whose GPU it is if the target has one."""
+    make = cpu_measurer if target.gpu is None else gpu_measurer
+    return make(target, references, config)
 
 
 def cpu_measurer(target: Target, references: Mapping[str, str], config: MeasureConfig | None = None) -> Engine:

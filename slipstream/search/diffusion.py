@@ -68,7 +68,11 @@ def _ordered(sketches: Sequence[_Candidates]) -> Iterator[Program]:
 
     Candidates of a sketch are drawn when it is its turn, which for most is after enough were found.
     """
-    weights = _sketch_weights([sketch.best for sketch in sketches], [sketch.inherited for sketch in sketches])
+    weights = _sketch_weights(
+        [sketch.best for sketch in sketches],
+        [sketch.inherited for sketch in sketches],
+        [sketch.usual for sketch in sketches],
+    )
     queues: dict[int, Iterator[Program]] = {}
     used = dict.fromkeys(range(len(sketches)), 0)
     while used:
@@ -95,8 +99,10 @@ class _Candidates:
         # The example of one of our sketches was chosen by a rule; that of a stock sketch is random.
         self._is_ours = example in question.space.own
         self._own = [m for m in question.measured if m.program.sketch.text == example.sketch.text]
-        # How many times as long as the operator's best program one of this sketch should take, before any is measured.
-        self.inherited = 1.0 if self._is_ours else _STOCK
+        # How many times as long as the operator's best program one of this sketch should take, before any is measured:
+        # as it usually is, and as it was for relatives.
+        self.usual = 1.0 if self._is_ours else _STOCK
+        self.inherited: float | None = None
         self._worth_to_distilled: list[float] = []
         self._distilled = self._nearest_distilled() if parts.relatives else []
         self._kin = self._relatives() if parts.relatives else []
@@ -179,7 +185,7 @@ class _Candidates:
                 kin.append(replace(relative, measured=fitting))
         # A relative of which only the default program has been measured has nothing to lend yet.
         kin = [relative for relative in kin if len(relative.measured) > 1]
-        self.inherited = min([*worth, *self._worth_to_distilled], default=self.inherited)
+        self.inherited = min([*worth, *self._worth_to_distilled], default=None)
         nearest = sorted(kin, key=lambda relative: -relative.similarity)[:_MOST_RELATIVES]
         return nearest + self._distilled[:_MOST_DISTILLED]
 
@@ -246,13 +252,16 @@ def _realize(
             yield from zip(some, threads.map(space.realize, some), strict=True)
 
 
-def _sketch_weights(best: Sequence[float], inherited: Sequence[float]) -> list[float]:
-    """The weight of each sketch in the share of proposals, from its seconds and what relatives made of it."""
+def _sketch_weights(best: Sequence[float], inherited: Sequence[float | None], usual: Sequence[float]) -> list[float]:
+    """The weight of each sketch in the share of proposals, from its seconds, or what relatives made of it, or what is
+    usual. Where neither measurements nor relatives say anything, all weigh the same.
+    """
     leader = min(best, default=math.inf)
-    if not math.isfinite(leader):
+    if not math.isfinite(leader) and all(factor is None for factor in inherited):
         return [1.0] * len(best)
     slower = [
-        seconds / leader if math.isfinite(seconds) else factor for seconds, factor in zip(best, inherited, strict=True)
+        seconds / leader if math.isfinite(seconds) else factor or otherwise
+        for seconds, factor, otherwise in zip(best, inherited, usual, strict=True)
     ]
     return [max(0.02, factor**-_STEEPNESS) for factor in slower]
 

@@ -69,13 +69,18 @@ class Families:
     def _take_priors(self, priors: Callable[[str], Priors]) -> None:
         cold = [one for key, one in self._operators.items() if not self._stored.get(key) and one.operator.shapes]
         found = [(one, priors(one.operator.shapes[0][1])) for one in cold]
-        self._priors = {
-            one.operator.key: own
-            for one, own in found
-            if any(own.covers(example.sketch) for example in (one.space.default, one.space.direct))
-        }
+        self._priors = {one.operator.key: own for one, own in found if _cover(own, one)}
         alike = any(one.operator.kinds[:1] and one.operator.kinds[0] in own.kinds for one, own in found)
         self.nothing_fits = alike and not self._priors
+
+
+def _cover(priors: Priors, one: OperatorTrials) -> bool:
+    """Whether priors have programs of an operator's own sketches. A GPU's default program has none of its own in
+    float32: there it takes all sketches to tell.
+    """
+    starts = (one.space.default, one.space.direct)
+    examples = starts if any(start.decisions for start in starts) else one.space.sketches
+    return any(priors.covers(example.sketch) for example in examples)
 
 
 def _nearest(operators: Operators, families: list[Family]) -> dict[str, list[tuple[str, float]]]:

@@ -64,9 +64,11 @@ def test_proposals_are_new_legal_and_the_same_for_the_same_question(name: str, l
 def test_a_sketch_gets_the_share_that_its_programs_or_those_of_relatives_earn() -> None:
     best, unknown = 1e-3, math.inf
     leader, slow, tried_by_relatives, bad_for_relatives, ours = _sketch_weights(
-        [best, 2 * best, unknown, unknown, unknown], [1.0, 1.0, 1.1, 2.0, 1.0]
+        [best, 2 * best, unknown, unknown, unknown], [None, None, 1.1, 2.0, None], [1.0, 1.0, 1.4, 1.4, 1.0]
     )
     assert leader == ours == 1.0
     assert leader > tried_by_relatives > 0.5
     assert slow == bad_for_relatives < 0.05
-    assert _sketch_weights([unknown, unknown], [1.0, 1.4]) == [1.0, 1.0]
+    assert _sketch_weights([unknown, unknown], [None, None], [1.0, 1.4]) == [1.0, 1.0]
+    good_for_relatives, not_tried = _sketch_weights([unknown, unknown], [1.0, None], [1.4, 1.4])
+    assert good_for_relatives > 5 * not_tried

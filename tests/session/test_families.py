@@ -13,13 +13,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import slipstream
+from slipstream.diffusion.distilled import ClassPriors, Priors, TunedOperator, TunedProgram
+from slipstream.diffusion.signature import signature
 from slipstream.program.decisions import to_json
+from slipstream.program.space import Space
+from slipstream.search.diffusion import Diffusion
+from slipstream.search.types import Measured, Question
 from slipstream.session.directory import SessionDirectory
-from slipstream.session.families import stored_relatives
+from slipstream.session.families import Families, stored_relatives
+from slipstream.session.history import History
 from slipstream.session.operator_trials import OperatorTrials
 from slipstream.session.records import is_default
 from slipstream.store import ProgramRecord, SlotRecord, Store, TrialRecord
 from slipstream.testing.measurer import SyntheticMeasurer
+from tests.gpu import operators as gpu_operators
+from tests.gpu import some_gpu
 from tests.session.synthetic import HARDWARE, operators, space
 from tests.store.samples import operator
 
@@ -93,3 +101,23 @@ def three_layers(folder: Path) -> str:
     path = folder / "layers.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     return str(path)
+
+
+def test_priors_of_a_gpu_are_found_although_its_default_programs_decide_nothing() -> None:
+    one = max((o for o in gpu_operators() if "conv2d" in o.kinds), key=lambda o: o.flops)
+    own = Space(one.key, one.func, some_gpu())
+    assert not own.default.decisions
+    example, rng = own.sketches[0], np.random.default_rng(0)
+    name = signature(example.sketch)
+    programs = [TunedProgram(name, own.draw_decisions(example, rng), 1e-3 * n) for n in range(1, 7)]
+    tuned = TunedOperator("other", one.name, "float32", "a GPU", tuple(programs))
+    known = ClassPriors({"a GPU": {}}, {name: example.sketch}, (tuned,))
+    trials = {one.key: OperatorTrials(one, own)}
+    families = Families(trials, "anchor", priors=lambda dtype: Priors(known, dtype))
+    assert not families.nothing_fits
+    assert families.has_lenders(one.key, History())
+    default = [Measured(own.default, 2e-3)]
+    asked = Question(own, 2, 0, default, lambda rows: np.zeros(len(rows)), priors=families.priors(one.key))
+    first, second = Diffusion().propose(asked)
+    assert first.program.origin == "diffusion:distilled"
+    assert signature(first.program.sketch) == signature(second.program.sketch) == name
