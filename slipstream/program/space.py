@@ -214,6 +214,12 @@ class Space:
         if (limits := self.limits(sketch)) is not None:
             limits.check(decisions)
 
+    def allowed(self, sketch: Sketch, drawn: Sequence[Decisions]) -> list[bool]:
+        """Which of many legal values `check_decisions` would let pass, a GPU's limits in one go."""
+        limits = self.limits(sketch)
+        fit = [True] * len(drawn) if limits is None or not drawn else limits.allowed(drawn).tolist()
+        return [one and sketch.body_size(values) <= MOST_WRITTEN_OUT for one, values in zip(fit, drawn, strict=True)]
+
     def limits(self, sketch: Sketch) -> GpuLimits | TemplateSketch | None:
         """What programs of the sketch may ask of the GPU; None on a CPU and for the default program."""
         if self.target.gpu is None or not sketch.instructions:

@@ -23,7 +23,7 @@ from slipstream.diffusion.parts import Parts
 from slipstream.diffusion.posterior import Centre, Posterior
 from slipstream.diffusion.propagation import PROPAGATIONS, Propagation, propagate
 from slipstream.diffusion.signature import signature
-from slipstream.program.decisions import Decisions, IllegalDecisionError, Points, tile_extents
+from slipstream.program.decisions import Decisions, IllegalDecisionError, Points, check, tile_extents
 from slipstream.program.space import Program, Realized, Space
 from slipstream.search.types import Measured, Question, Relative
 
@@ -146,8 +146,16 @@ class _Candidates:
                         values = propagate(
                             program.sketch.points(program.decisions), program.decisions, self._points, how, self._rng
                         )
-                        transferred.setdefault(values, "distilled" if relative.distilled else how)
+                        if self._is_possible(values):
+                            transferred.setdefault(values, "distilled" if relative.distilled else how)
         return self._legal(list(transferred.items()))
+
+    def _is_possible(self, decisions: Decisions) -> bool:
+        try:
+            check(self._points, decisions)
+        except IllegalDecisionError:
+            return False
+        return True
 
     def _posterior(self, transferred: Sequence[tuple[Decisions, str]]) -> Posterior:
         # Earlier ones come from more similar relatives and better programs.
@@ -203,24 +211,12 @@ class _Candidates:
         return Relative(name, neighbour.similarity, measured, distilled=True)
 
     def _legal(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
-        legal: dict[Decisions, str] = {}
-        for decisions, origin in self._launchable(drawn):
-            if decisions in legal:
-                continue
-            try:
-                self._space.check_decisions(self._example.sketch, self._points, decisions)
-            except IllegalDecisionError:
-                continue
-            legal[decisions] = origin
-        return list(legal.items())
-
-    def _launchable(self, drawn: Sequence[tuple[Decisions, str]]) -> Sequence[tuple[Decisions, str]]:
-        """On a GPU, the decisions within its limits, checked all at once; nearly all others are rejected here."""
-        limits = self._space.limits(self._example.sketch)
-        if limits is None or not drawn:
-            return drawn
-        allowed = limits.allowed([decisions for decisions, _ in drawn])
-        return [pair for pair, fits in zip(drawn, allowed, strict=True) if fits]
+        """Each of them once, without those that make too much code or that the GPU cannot hold."""
+        each: dict[Decisions, str] = {}
+        for decisions, origin in drawn:
+            each.setdefault(decisions, origin)
+        allowed = self._space.allowed(self._example.sketch, list(each))
+        return [pair for pair, is_allowed in zip(each.items(), allowed, strict=True) if is_allowed]
 
     def _new(self, drawn: Sequence[tuple[Decisions, str]]) -> list[tuple[Decisions, str]]:
         tried = {m.program.decisions for m in self._own}

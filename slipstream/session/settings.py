@@ -90,8 +90,15 @@ def on_cores(cores: int, slot_trials: int) -> dict[str, int]:
     return {"in_flight": searches + math.ceil(_IN_HAND * cores / slot_trials), "searches": searches}
 
 
-# What differs on a GPU, whose programs are built on all cores while others run.
-ON_GPU: Mapping[str, int] = MappingProxyType({"in_flight": 6})
+_FEWEST_ON_GPU = 6  # a program runs in some 20 ms there, while others are built
+
+
+def on_gpu(cores: int, slot_trials: int) -> dict[str, int]:
+    """What differs on a GPU whose programs are built and searched for on so many cores (0: unknown)."""
+    here = on_cores(cores, slot_trials) if cores else {}
+    return {**here, "in_flight": max(_FEWEST_ON_GPU, here.get("in_flight", 0))}
+
+
 # A fleet builds and runs more at a time than one operator has programs for.
 ON_FLEET: Mapping[str, int] = MappingProxyType({"in_flight": 32, "searches": 8})
 # The algorithm of TVM's MetaSchedule at its own defaults, on our measurer: the baseline of every comparison.
@@ -137,8 +144,9 @@ def make_settings(
         raise SettingsError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
-    here = on_cores(cores, EFFORTS[effort]["slot_trials"]) if cores and not deterministic else {}
-    needed = ON_FLEET if fleet else ON_GPU if gpu else here
+    slot_trials, cores = EFFORTS[effort]["slot_trials"], 0 if deterministic else cores
+    here = on_gpu(cores, slot_trials) if gpu else on_cores(cores, slot_trials) if cores else {}
+    needed = ON_FLEET if fleet else here
     basis = replace(Settings(seed=seed, deterministic=deterministic), **needed)  # type: ignore[arg-type]
     settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]
     if preset is not None:

@@ -54,4 +54,11 @@ def test_what_keeps_slots_one_after_the_other() -> None:
     assert make_settings(cores=16, deterministic=True).in_flight == 1
     assert make_settings(cores=16, preset="metaschedule").in_flight == 1
     assert make_settings(cores=16, others={"in_flight": 1}).in_flight == 1
-    assert make_settings(cores=16, gpu=True).in_flight == make_settings(gpu=True).in_flight
+
+
+@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(0, 6, 1), (2, 6, 1), (8, 6, 2), (16, 8, 4)])
+def test_a_gpu_has_more_slots_and_searches_keep_up_with_the_cores_that_build(
+    cores: int, in_flight: int, searches: int
+) -> None:
+    settings = make_settings(cores=cores, gpu=True)
+    assert (settings.in_flight, settings.searches) == (in_flight, searches)
