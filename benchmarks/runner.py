@@ -91,29 +91,31 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
     """Measure and save, with date, command, machine and load."""
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    about = _start_clock(command, options)
+    about = _provenance(command, options)
+    began = time.monotonic()
     measured = benchmark.measure(options)
     if not isinstance(measured, Iterator):
-        write(name, {"about": about(), "data": measured}, options.out)
+        write(name, {"about": about(time.monotonic() - began), "data": measured}, options.out)
         return
-    abouts: dict[str, Callable[[], dict[str, Any]]] = {}
+    abouts: dict[str, Callable[[float], dict[str, Any]]] = {}
+    seconds: dict[str, float] = {}
     for part, data in measured:
         # A part may come again with more in it; what it is about began when the part before it was done.
         abouts.setdefault(part, about)
+        seconds[part] = seconds.get(part, 0.0) + time.monotonic() - began
         raw = read(name, options.out) or {"parts": {}}
-        raw["parts"][part] = {"about": abouts[part](), "data": data}
+        raw["parts"][part] = {"about": abouts[part](seconds[part]), "data": data}
         write(name, raw, options.out)
         make_table(benchmark, name, options.out)
-        about = _start_clock(command, options)
+        about, began = _provenance(command, options), time.monotonic()
 
 
-def _start_clock(command: str, options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    """Start the clock; the result, when called, gives the provenance and the seconds since."""
-    began, load = time.monotonic(), os.getloadavg()
-    machine = describe_machine()
+def _provenance(command: str, options: argparse.Namespace) -> Callable[[float], dict[str, Any]]:
+    """What is told of results, when called with the seconds they took; the load is that of now and of then."""
+    load, machine = os.getloadavg(), describe_machine()
 
-    def about() -> dict[str, Any]:
-        asked = {"command": command, "seed": options.seed, "seconds": round(time.monotonic() - began, 1)}
+    def about(seconds: float) -> dict[str, Any]:
+        asked = {"command": command, "seed": options.seed, "seconds": round(seconds, 1)}
         return {**machine, **asked, "load": [load, os.getloadavg()]}
 
     return about

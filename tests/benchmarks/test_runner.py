@@ -41,6 +41,22 @@ def test_parts_are_kept_until_measured_again(benchmark, tmp_path, monkeypatch, c
     assert capsys.readouterr().out.endswith(page)
 
 
+def test_parts_that_take_turns_count_their_own_seconds(benchmark, tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
+
+    def measure(options):
+        for part, takes in (("2", 10.0), ("3", 1.0), ("2", 20.0), ("3", 2.0)):
+            clock[0] += takes
+            yield part, {"square": 0}
+
+    benchmark.measure = measure
+    runner.run("squares", ["--out", str(tmp_path)])
+    parts = json.loads((tmp_path / "squares.json").read_text())["parts"]
+    assert {part: one["about"]["seconds"] for part, one in parts.items()} == {"2": 30.0, "3": 3.0}
+    assert "in 33 s" in (tmp_path / "squares.md").read_text()
+
+
 def test_a_table_needs_the_raw_results_and_nothing_else(benchmark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="out has no raw results of squares: run it without --table first"):
