@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +40,7 @@ Program = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 # A scalar is part of the code; anything larger is a weight and is stored in the weights file.
 _LARGEST_SCALAR = 16
+_kept_objects: ContextVar[dict[bytes, bytes] | None] = ContextVar("kept objects", default=None)
 # Each of the processes that build a model's operators takes some memory.
 _MOST_PROCESSES = 16
 
@@ -123,6 +126,16 @@ def build_processes() -> int:
     return min(available_cores(), _MOST_PROCESSES)
 
 
+@contextmanager
+def keeping_objects() -> Iterator[None]:
+    """Here an operator that several models have is built once: a tuned model and its untuned twin share many."""
+    token = _kept_objects.set({})
+    try:
+        yield
+    finally:
+        _kept_objects.reset(token)
+
+
 def build_objects(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Collection[int]]) -> list[bytes]:
     """An object file of each scheduled TIR function. Callers pass what the functions expect: they check no shapes.
 
@@ -132,19 +145,33 @@ def build_objects(mod: tvm.IRModule, target: Target, unaligned: Mapping[str, Col
     functions = sorted(mod.functions.items(), key=lambda item: str(item[0].name_hint))
     # About as much for each process: how long a function takes to compile follows from its number of stores.
     order = sorted(range(len(functions)), key=lambda n: -_stores(functions[n][1]))
-    processes = min(build_processes(), len(functions))
-    shares = [order[n::processes] for n in range(processes)]
+    odd = [unaligned.get(variable.name_hint, ()) for variable, _ in functions]
+    kept = _kept_objects.get()
+    keys = [] if kept is None else [_key(*pair, target) for pair in zip(functions, odd, strict=True)]
+    objects = {n: kept[key] for n, key in enumerate(keys) if key in kept} if kept else {}
+    missing = [n for n in order if n not in objects]
+    processes = min(build_processes(), len(missing))
+    shares = [missing[n::processes] for n in range(processes)]
 
     def build_share(share: list[int]) -> dict[int, bytes]:
-        return {n: _object_of(functions[n], target, unaligned.get(functions[n][0].name_hint, ())) for n in share}
+        return {n: _object_of(functions[n], target, odd[n]) for n in share}
 
     works = [partial(build_share, share) for share in shares]
     try:
         built = side_by_side(works) if processes > 1 else [work() for work in works]
     except ForkedCrashError as error:
         raise BuildError(f"TVM could not build the model: its compiler was {error}") from None
-    objects = {n: content for share in built for n, content in share.items()}
+    objects |= {n: content for share in built for n, content in share.items()}
+    if kept is not None:
+        kept |= {key: objects[n] for n, key in enumerate(keys)}
     return [objects[n] for n in range(len(functions))]
+
+
+def _key(named: tuple[Any, tirx.PrimFunc], unaligned: Collection[int], target: Target) -> bytes:
+    """Equal where `_object_of` gives the same."""
+    variable, func = named
+    text = "\n".join([variable.name_hint, str(sorted(unaligned)), str(target.tvm), str(tvm.ir.save_json(func))])
+    return hashlib.blake2b(text.encode(), digest_size=20).digest()
 
 
 def _stores(func: tirx.PrimFunc) -> int:

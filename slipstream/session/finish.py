@@ -122,6 +122,7 @@ class Finish:
         Where tuning gained little, by the sum of operators, the untuned one is compiled too and stays if it is faster.
         """
         from slipstream.artifact.lock import programs_digest
+        from slipstream.graph.build import keeping_objects
         from slipstream.program.scheduled import schedule_with
 
         session, note, started = self.session, "", time.monotonic()
@@ -129,18 +130,19 @@ class Finish:
         rows = shape_latencies(calls, session.snapshot.operators)
         chosen = ((key, (p.sketch, to_json(p.decisions))) for key, p in winners.items())
         found = {"trials": session.history.trials, "sum_of_operators": sum(row.latency for row in rows)}
-        try:
-            tuned = {**found, "programs": programs_digest(chosen)}
-            manifest = write(artifact, program=schedule_with(winners, self.target), tuned=tuned)
-        except (VerificationError, BuildError) as error:
-            what = "wrong" if isinstance(error, VerificationError) else "not to be built"
-            note = f"the tuned model was {what} and the default one was compiled instead: {first_line(error)}"
-            manifest = write(artifact)
-        else:
-            if all(program.origin == "default" for program in winners.values()):
-                self._note_gain(1.0)
-            elif self._compares(rows, reason):
-                note = self._keep_faster(artifact, write)
+        with keeping_objects():
+            try:
+                tuned = {**found, "programs": programs_digest(chosen)}
+                manifest = write(artifact, program=schedule_with(winners, self.target), tuned=tuned)
+            except (VerificationError, BuildError) as error:
+                what = "wrong" if isinstance(error, VerificationError) else "not to be built"
+                note = f"the tuned model was {what} and the default one was compiled instead: {first_line(error)}"
+                manifest = write(artifact)
+            else:
+                if all(program.origin == "default" for program in winners.values()):
+                    self._note_gain(1.0)
+                elif self._compares(rows, reason):
+                    note = self._keep_faster(artifact, write)
         for text in manifest.verification.notes if manifest.verification else ():
             tell(self.watcher, "message", session.snapshot, text=one.said(text))
         split["compile"] = split.get("compile", 0.0) + time.monotonic() - started

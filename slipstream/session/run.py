@@ -176,21 +176,22 @@ class SessionRun:
         return peak
 
     def _reserve(self, session: Any) -> float:
-        """Seconds to leave for the end: settling, and about what building each operator's best program took, twice
-        where the untuned model will be compiled as well.
+        """Seconds to leave for the end: settling, and about what building each operator's best program took. Where the
+        untuned model will be compiled as well, operators of which the default program is the best are built once.
 
         Shares are of what this run may use: those of a long session would leave nothing of a short time to go on.
         """
         if self.budget.seconds is None:
             return 0.0
         own = max(0.0, self.budget.seconds - self.record.elapsed)
-        fastest = (operator.fastest for operator in session.history.operators.values())
-        builds = sum(trial.build_seconds for trial in fastest if trial is not None)
+        fastest = [o.fastest for o in session.history.operators.values() if o.fastest is not None]
+        builds = sum(trial.build_seconds for trial in fastest)
+        again = sum(trial.build_seconds for trial in fastest if self.target.gpu or trial.origin != "default")
         settling = _SETTLE_SHARE * own
         shapes = sum(len(one.model.shape_variants) for one in self.models)
         start, latency = session.snapshot.start_latency, session.snapshot.latency
         twice = worth_comparing(start, latency, self.budget.seconds)
-        compiling = (1 + twice) * (_FIXED_RESERVE * shapes + builds / self._builders)
+        compiling = (1 + twice) * _FIXED_RESERVE * shapes + (builds + twice * again) / self._builders
         calling = (_CALLS_AT_END + LEAST_CALLS * twice) * latency if math.isfinite(latency) else 0.0
         locking = 0.0 if self.lock is None else _LOCK_SECONDS * shapes
         return float(min(_LARGEST_RESERVE * own, compiling + settling + calling + locking))

@@ -13,6 +13,7 @@ import pytest
 import slipstream
 from slipstream.errors import BuildError
 from slipstream.graph import build
+from slipstream.graph.build import keeping_objects
 from slipstream.processes.forked import ForkedCrashError, copies_at_work, side_by_side
 
 
@@ -45,6 +46,21 @@ def test_what_ends_one_ends_all_in_one_line(
         slipstream.compile("zoo:tiny_cnn", tmp_path / "out")
     assert not copies_at_work()
     assert not (tmp_path / "out").exists()
+
+
+def test_what_two_models_share_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def library(name: str) -> bytes:
+        result = slipstream.compile("zoo:tiny_cnn", tmp_path / name)
+        return (result.directory / result.manifest.library).read_bytes()
+
+    with keeping_objects():
+        first = library("first")
+        with monkeypatch.context() as nothing_is_built:
+            nothing_is_built.setattr(build, "_object_of", _failing)
+            assert library("second") == first
+    monkeypatch.setattr(build, "_object_of", _failing)
+    with pytest.raises(BuildError):
+        library("third")
 
 
 def test_results_come_in_order_and_the_first_error_cancels_the_rest() -> None:
