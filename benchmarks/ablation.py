@@ -4,8 +4,8 @@ All variants have the same wall clock. They run one after the other, seed by see
 at a time on cores of their own (on 16 cores `--lanes 8` takes an hour). Compared is the sum of operators, without
 the noise of whole models. Takes models x variants x seeds x budget / runs at a time.
 
-On a CPU all start with random programs of MetaSchedule's sketches. Slipstream's own sketches start so close to the best
-that a minute of search would show little but noise.
+On a CPU all start with random programs of MetaSchedule's sketches. Slipstream's own (`--own-sketches`) mostly start so
+close to the best that a minute of search shows little but noise.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     from benchmarks.ended_session import tune_apart
 
-    scratch = options.target.startswith("cpu") and not options.own_sketches
+    on_cpu = options.target.startswith("cpu")
+    scratch = on_cpu and not options.own_sketches
     where = [options.target] if options.target != "cpu" else []
-    where += ["our sketches"] if options.own_sketches else []
+    where += ["our sketches"] if on_cpu and options.own_sketches else []
     on = f" on {', '.join(where)}" if where else ""
     possible = [name for name in VARIANTS if scratch or name != WITH_OURS]
     names = options.variants.split(",") if options.variants else possible

@@ -3,9 +3,9 @@
 A call that follows a pause takes longer because threads have to be woken, and because the machine has changed: other
 users' work has emptied caches, a processor has slept. To tell these apart, the same calls are made with one thread,
 which nobody has to wake, and after pauses in which the calling thread works (in a loop that needs next to no memory),
-so that its processor does not sleep; beside them ONNX Runtime, which keeps its threads awake. Kinds of pauses take
-turns in blocks, each side in a process of its own, one after the other. What one thread loses after a pause in which it
-worked, no runtime can avoid.
+so that its processor does not sleep; beside them ONNX Runtime, which keeps its threads awake for a while. Kinds of
+pauses take turns in blocks, each side in a process of its own, one after the other. What one thread loses after a pause
+in which it worked is not a matter of threads.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from benchmarks.ended_session import EndedSession, tune_apart  # noqa: E402
 from benchmarks.held_programs import HeldPrograms  # noqa: E402
 from benchmarks.rivals.rounds import compare_artifacts  # noqa: E402
 from slipstream.diffusion.distilled import SHIPPED, read_priors, write_priors  # noqa: E402
-from slipstream.machine.target import DTYPES, resolve_target  # noqa: E402
+from slipstream.machine.target import resolve_target  # noqa: E402
 from slipstream.session.directory import SESSION, SessionDirectory  # noqa: E402
 from slipstream.session.distil import distil_stores  # noqa: E402
 
@@ -51,7 +51,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=MODELS, help="to judge")
     parser.add_argument("--training", nargs="*", default=TRAINING)
     parser.add_argument("--target", default="cpu", help="cpu, cpu:haswell for the class avx2, cuda [this CPU]")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--training-budget", default="90s", help="a time, or a number of trials; so are the next two")
     parser.add_argument(
         "--sessions", type=Path, help="folder of finished sessions, named after their models, to distil"
@@ -70,13 +69,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    target = resolve_target(options.target, dtype=options.dtype)
+    target = resolve_target(options.target)
     trained = training_sessions(options)
     if options.ship:
         stores = [directory.store for directory in trained.values()]
         write_priors(distil_stores(stores, read_priors(SHIPPED), noisy=options.noisy), SHIPPED)
     for model in options.models:
-        folder = options.work / model
+        folder = options.work / f"{model}{_where(options)}".replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
         others = [name for name in trained if name != model or options.keep_own]
         file = folder / "priors.json.gz"
@@ -116,19 +115,18 @@ def training_sessions(options: argparse.Namespace) -> dict[str, SessionDirectory
     """Sessions to distil by the name of their model: those that exist, or tuned now."""
     if options.sessions is not None:
         return {path.parent.name: SessionDirectory.read(path.parent) for path in options.sessions.glob(f"*/{SESSION}")}
-    folder = options.work / "training"
+    folder = options.work / f"training{_where(options)}".replace(" ", "-")
     asked = {**_limit(options.training_budget), "seed": options.seed + 1000}
     return {name: _tune(options, name, folder / name, **asked).directory for name in options.training}
 
 
 def _tune(options: argparse.Namespace, model: str, folder: Path, **asked: Any) -> EndedSession:
-    return tune_apart(f"zoo:{model}", folder, target=options.target, dtype=options.dtype, **asked)
+    return tune_apart(f"zoo:{model}", folder, target=options.target, **asked)
 
 
 def _where(options: argparse.Namespace) -> str:
-    """What a part's name says of target and type, if they are not those of this CPU."""
-    target = "" if options.target == "cpu" else f" for {options.target}"
-    return target + ("" if options.dtype == "float32" else f" in {options.dtype}")
+    """What names say of the target, if it is not this CPU."""
+    return "" if options.target == "cpu" else f" for {options.target}"
 
 
 def _limit(text: str) -> dict[str, Any]:
@@ -166,11 +164,12 @@ def markdown(parts: Mapping[str, Any]) -> str:
 
 def numbers(parts: Mapping[str, Any]) -> dict[str, str]:
     """Latency after a short session, relative to that after a long one without priors."""
-    return {
-        f"{name}: {side} to long": f"{median(to_long(result, side)):.2f}"
-        for name, result in parts.items()
-        for side in (WITH, SHORT)
-    }
+    found = {}
+    for name, result in parts.items():
+        for side in (WITH, SHORT):
+            found[f"{name}: {side} to long"] = f"{median(to_long(result, side)):.2f}"
+            found[f"{name}: {side}, whole model to long"] = f"{median(_whole(result, side)):.2f}"
+    return found
 
 
 def to_long(result: Mapping[str, Any], side: str) -> list[float]:

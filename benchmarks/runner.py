@@ -91,7 +91,7 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
     """Measure and save, with date, command, machine and load."""
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    about = _provenance(command, options)
+    about = _describing(command, options)
     began = time.monotonic()
     measured = benchmark.measure(options)
     if not isinstance(measured, Iterator):
@@ -107,10 +107,10 @@ def measure(benchmark: ModuleType, name: str, options: argparse.Namespace, comma
         raw["parts"][part] = {"about": abouts[part](seconds[part]), "data": data}
         write(name, raw, options.out)
         make_table(benchmark, name, options.out)
-        about, began = _provenance(command, options), time.monotonic()
+        about, began = _describing(command, options), time.monotonic()
 
 
-def _provenance(command: str, options: argparse.Namespace) -> Callable[[float], dict[str, Any]]:
+def _describing(command: str, options: argparse.Namespace) -> Callable[[float], dict[str, Any]]:
     """What is told of results, when called with the seconds they took; the load is that of now and of then."""
     load, machine = os.getloadavg(), describe_machine()
 

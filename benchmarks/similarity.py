@@ -38,13 +38,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for name, known in read_priors(options.priors).items():
-        yield name, [row for group in _groups(known) for row in _judge(group[: options.most], options.seed)]
+        yield name, [row for group in groups_of(known) for row in _judge(group[: options.most], options.seed)]
 
 
 Operator = tuple[str, Points, tuple[TunedProgram, ...]]
 
 
-def _groups(known: ClassPriors) -> list[list[Operator]]:
+def groups_of(known: ClassPriors) -> list[list[Operator]]:
     """Operators with enough programs, by signature, type and machine."""
     found: dict[tuple[str, str, str], list[Operator]] = {}
     for one in known.operators:

@@ -2,13 +2,14 @@
 
 Boosted trees over the logarithms of tile factors. The examples are the family's: rows of operators with the same
 signature mean the same, so what a prior has taught holds for its posteriors before they have been measured once, and
-their own measurements, which weigh more, correct it.
+their own measurements, which weigh more, correct it. On a GPU how a program fills the device is described too: trees
+over single factors do not see it, and the fastest programs of several operators have that in common rather than tiles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from slipstream.program.decisions import Choice, Decisions, Points, Tile
 
 Array = NDArray[np.float64]
+Describe = Callable[[Sequence[Decisions]], Array]
 
 _ROUNDS = 60
 _SETTINGS = {
@@ -68,13 +70,13 @@ def describe(points: Points, decisions: Sequence[Decisions]) -> Array:
 
 
 class Guess:
-    """Trees fitted to measurements."""
+    """Trees fitted to measurements. `more` describes decisions further, a row for each."""
 
-    def __init__(self, booster: object) -> None:
-        self._booster = booster
+    def __init__(self, booster: object, more: Describe | None = None) -> None:
+        self._booster, self._more = booster, more
 
     @classmethod
-    def fit(cls, rows: Sequence[Rows], seed: int) -> Guess | None:
+    def fit(cls, rows: Sequence[Rows], seed: int, more: Describe | None = None) -> Guess | None:
         """Trees fitted to relatives' and own rows together; None if there are too few. Boosting on own rows after
         relatives', as published, ranked a little worse.
         """
@@ -84,19 +86,24 @@ class Guess:
         if sum(len(row.seconds) for row in rows) < FEWEST_EXAMPLES:
             return None
         data = xgboost.DMatrix(
-            np.vstack([describe(row.points, row.decisions) for row in rows]),
+            np.vstack([_described(row.points, row.decisions, more) for row in rows]),
             label=np.concatenate([_speeds(row.seconds) for row in rows]),
             weight=[_OWN_WEIGHT if row.own else 1.0 for row in rows for _ in row.seconds],
             nthread=1,
         )
-        return cls(xgboost.train({**_SETTINGS, "seed": seed, "nthread": 1}, data, num_boost_round=_ROUNDS))
+        return cls(xgboost.train({**_SETTINGS, "seed": seed, "nthread": 1}, data, num_boost_round=_ROUNDS), more)
 
     def score(self, points: Points, decisions: Sequence[Decisions]) -> Array:
         """Higher is faster; comparable within one operator."""
         import xgboost
 
-        data = xgboost.DMatrix(describe(points, decisions), nthread=1)
+        data = xgboost.DMatrix(_described(points, decisions, self._more), nthread=1)
         return np.asarray(self._booster.predict(data), dtype=np.float64)  # type: ignore[attr-defined]
+
+
+def _described(points: Points, decisions: Sequence[Decisions], more: Describe | None) -> Array:
+    rows = describe(points, decisions)
+    return rows if more is None else np.hstack([rows, more(decisions)])
 
 
 def _speeds(seconds: Sequence[float]) -> list[float]:

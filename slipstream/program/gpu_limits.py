@@ -26,6 +26,7 @@ _MOST_VIRTUAL_THREADS = 8
 # A thread has 255 registers; besides its sums it needs some for operands and addresses.
 _MOST_SUMS = 192
 _OTHER_REGISTERS = 24
+_MOST_RESIDENT_THREADS = 2048  # of a multiprocessor, on most architectures
 _TILING = "meta_schedule.tiling_structure"
 _PIPELINE = "software_pipeline_stage"
 
@@ -33,6 +34,7 @@ _PIECE_BYTES = PIECE * PIECE * 2  # of float16
 
 # One factor of a program: which decision, and which of its parts (-1: a choice's value).
 Factor = tuple[int, int]
+ValueOf = Callable[[int], Any]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class GpuLimits:
     operands: tuple[Operand, ...]
     copies: int
     registers: int
+    multiprocessors: int
     fewest_threads: int
     most_threads: int
     shared_bytes: int
@@ -74,7 +77,18 @@ class GpuLimits:
     def usage(self, decisions: Decisions) -> Usage:
         return self._usage(lambda number: decisions[number])
 
-    def _usage(self, value_of: Callable[[int], Any]) -> Usage:
+    def _usage(self, value_of: ValueOf) -> Usage:
+        extents = {loop: self._product(factors, value_of) for loop, factors in self.tiles.items()}
+        shared = sum(operand.bytes(extents) for operand in self.operands)
+        return Usage(
+            threads=self.lanes * self._product(self.threads, value_of),
+            virtual_threads=self._product(self.virtual, value_of),
+            sums=self.sum_registers * self._product(self.sums, value_of),
+            shared_bytes=self.copies * shared,
+            steps=self._product(self.steps, value_of),
+        )
+
+    def _product(self, factors: Sequence[Factor], value_of: ValueOf) -> Any:
         """`value_of` a decision: a tile's factors, or arrays of them; a choice's index, or an array of them."""
 
         def factor(decision: int, part: int) -> Any:
@@ -83,18 +97,25 @@ class GpuLimits:
                 return value_of(decision)[part]
             return np.asarray(point.candidates)[value_of(decision)] if isinstance(point, Choice) else 1
 
-        def product(factors: Sequence[Factor]) -> Any:
-            return math.prod(factor(*f) for f in factors)
+        return math.prod(factor(*f) for f in factors)
 
-        extents = {loop: product(factors) for loop, factors in self.tiles.items()}
-        shared = sum(operand.bytes(extents) for operand in self.operands)
-        return Usage(
-            threads=self.lanes * product(self.threads),
-            virtual_threads=product(self.virtual),
-            sums=self.sum_registers * product(self.sums),
-            shared_bytes=self.copies * shared,
-            steps=product(self.steps),
+    def occupancy(self, decisions: Sequence[Decisions]) -> NDArray[np.float64]:
+        """How each of many programs fills the GPU, as numbers for a model of how fast it is: logarithms of blocks,
+        threads, virtual threads, sums, all threads together, the blocks that a multiprocessor holds at a time and how
+        often all of them are filled; and how full they are the last time.
+
+        Meant for decisions of any operator with such a sketch; extents make no difference.
+        """
+        columns, one = _columns(decisions, len(self.points)), np.ones(len(decisions))
+        blocks, threads, virtual, sums = (
+            one * self._product(factors, columns.__getitem__)
+            for factors in (self.blocks, self.threads, self.virtual, self.sums)
         )
+        threads, sums = self.lanes * threads, self.sum_registers * sums * virtual
+        held = np.minimum(_MOST_RESIDENT_THREADS / threads, self.registers / (threads * (sums + _OTHER_REGISTERS)))
+        fills = blocks / (max(1, self.multiprocessors) * np.maximum(1.0, np.floor(held)))
+        logs = [blocks, threads, virtual, sums, blocks * threads, held, fills]
+        return np.column_stack([*map(np.log2, logs), fills / np.ceil(fills)])
 
     def check(self, decisions: Decisions) -> None:
         """Raise `IllegalDecisionError` for what cannot be launched, or would not keep its sums in registers."""
@@ -105,9 +126,9 @@ class GpuLimits:
 
     def allowed(self, decisions: Sequence[Decisions]) -> NDArray[np.bool_]:
         """For each of many decision sets, whether `check` would let it pass; in one go."""
-        columns = [np.asarray([d[number] for d in decisions], dtype=np.int64).T for number in range(len(self.points))]
+        columns = _columns(decisions, len(self.points))
         refused = np.zeros(len(decisions), dtype=bool)
-        for broken, _ in self._rules(self._usage(lambda number: columns[number])):
+        for broken, _ in self._rules(self._usage(columns.__getitem__)):
             refused |= broken
         return ~refused
 
@@ -137,8 +158,15 @@ class GpuLimits:
         ]
 
 
-def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Target) -> GpuLimits:
-    """Read off a sketch which of its factors become blocks, threads, sums and tiles in shared memory."""
+def _columns(decisions: Sequence[Decisions], points: int) -> list[NDArray[np.int64]]:
+    """The values of each decision: of a tile a row for each factor."""
+    return [np.asarray([d[number] for d in decisions], dtype=np.int64).T for number in range(points)]
+
+
+def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc | None, target: Target) -> GpuLimits:
+    """Read off a sketch which of its factors become blocks, threads, sums and tiles in shared memory; without the
+    function, shared memory is taken for unused.
+    """
     assert target.gpu is not None
     if WMMA["compute"] in sketch.text:
         return _limits_of_tensor_cores(sketch, points, target.gpu)
@@ -153,9 +181,10 @@ def find_limits(sketch: Sketch, points: Points, func: tirx.PrimFunc, target: Tar
         sums=walk.innermost() if anchor is not None else (),
         steps=walk.pipelined,
         tiles=tiles,
-        operands=_operands(func, anchor, walk.cached) if anchor is not None else (),
+        operands=_operands(func, anchor, walk.cached) if func is not None and anchor is not None else (),
         copies=walk.copies,
         registers=target.gpu.registers,
+        multiprocessors=target.gpu.multiprocessors,
         # Fewer than a warp leave lanes idle; TVM would allow it.
         fewest_threads=min(target.gpu.warp, _elements(points, walk.bound("blockIdx.x"))) if tiles else 1,
         most_threads=target.gpu.threads,
@@ -191,6 +220,7 @@ def _limits_of_tensor_cores(sketch: Sketch, points: Points, gpu: CudaDevice) -> 
         ),
         copies=1,
         registers=gpu.registers,
+        multiprocessors=gpu.multiprocessors,
         fewest_threads=gpu.warp,
         most_threads=gpu.threads,
         shared_bytes=gpu.shared_bytes,

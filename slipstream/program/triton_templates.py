@@ -59,6 +59,10 @@ class TemplateSketch:
         """Which of many pass `check`."""
         return np.array([not self.template.refusal(self._values(decisions)) for decisions in drawn], dtype=bool)
 
+    def occupancy(self, decisions: Sequence[Decisions]) -> NDArray[np.float64]:
+        """Nothing that the decisions do not say one by one."""
+        return np.zeros((len(decisions), 0))
+
     def draw(self, rng: np.random.Generator) -> Decisions:
         """Decisions at random that pass `check`."""
         sizes = [len(values) for values in self.template.candidates.values()]

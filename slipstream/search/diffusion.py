@@ -108,6 +108,8 @@ class _Candidates:
         self._kin = self._relatives() if parts.relatives else []
         finite = [m.seconds for m in self._own if math.isfinite(m.seconds)]
         self.best = min(finite, default=math.inf)
+        if self._own and not finite:
+            self.inherited = None  # it does not work here
 
     def queue(self) -> list[Program]:
         """Programs of this sketch, best predicted first, with some random ones for exploration."""
@@ -180,7 +182,8 @@ class _Candidates:
             near = [relative for relative in self._kin if not relative.distilled]
             # Of these also the distant ones: the more there are, the better the trees rank an operator not seen before.
             rows += [_rows(relative.measured) for relative in (*near, *self._distilled)]
-        return Guess.fit(rows, seed)
+        limits = self._space.limits(self._example.sketch)
+        return Guess.fit(rows, seed, None if limits is None else limits.occupancy)
 
     def _relatives(self) -> list[Relative]:
         """Relatives with programs of this signature, the most similar first, each one's fastest program first."""
@@ -256,7 +259,7 @@ def _sketch_weights(best: Sequence[float], inherited: Sequence[float | None], us
     if not math.isfinite(leader) and all(factor is None for factor in inherited):
         return [1.0] * len(best)
     slower = [
-        seconds / leader if math.isfinite(seconds) else factor or otherwise
+        seconds / leader if math.isfinite(seconds) else otherwise if factor is None else factor
         for seconds, factor, otherwise in zip(best, inherited, usual, strict=True)
     ]
     return [max(0.02, factor**-_STEEPNESS) for factor in slower]

@@ -75,11 +75,11 @@ class Families:
 
 
 def _cover(priors: Priors, one: OperatorTrials) -> bool:
-    """Whether priors have programs of an operator's own sketches. A GPU's default program has none of its own in
-    float32: there it takes all sketches to tell.
+    """Whether priors have programs of an operator's own sketches. On a GPU the default program may decide nothing:
+    there it takes all sketches to tell.
     """
-    starts = (one.space.default, one.space.direct)
-    examples = starts if any(start.decisions for start in starts) else one.space.sketches
+    decides = one.space.target.gpu is None or bool(one.space.default.decisions)
+    examples = (one.space.default, one.space.direct) if decides else one.space.sketches
     return any(priors.covers(example.sketch) for example in examples)
 
 

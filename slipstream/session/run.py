@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,16 +185,21 @@ class SessionRun:
             return 0.0
         own = max(0.0, self.budget.seconds - self.record.elapsed)
         fastest = [o.fastest for o in session.history.operators.values() if o.fastest is not None]
-        builds = sum(trial.build_seconds for trial in fastest)
-        again = sum(trial.build_seconds for trial in fastest if self.target.gpu or trial.origin != "default")
+        builds = [trial.build_seconds for trial in fastest]
+        again = [trial.build_seconds for trial in fastest if self.target.gpu or trial.origin != "default"]
         settling = _SETTLE_SHARE * own
         shapes = sum(len(one.model.shape_variants) for one in self.models)
         start, latency = session.snapshot.start_latency, session.snapshot.latency
         twice = worth_comparing(start, latency, self.budget.seconds)
-        compiling = (1 + twice) * _FIXED_RESERVE * shapes + (builds + twice * again) / self._builders
+        compiling = _FIXED_RESERVE * shapes + self._side_by_side(builds)
+        compiling += twice * (_FIXED_RESERVE * shapes + self._side_by_side(again))
         calling = (_CALLS_AT_END + LEAST_CALLS * twice) * latency if math.isfinite(latency) else 0.0
         locking = 0.0 if self.lock is None else _LOCK_SECONDS * shapes
         return float(min(_LARGEST_RESERVE * own, compiling + settling + calling + locking))
+
+    def _side_by_side(self, builds: Sequence[float]) -> float:
+        """Seconds in which the processes that compile do all these."""
+        return max([sum(builds) / self._builders, *builds], default=0.0)
 
     def _snapshot(self, rows: list[OperatorProgress]) -> Snapshot:
         answered = count_answered(self.store.trials(session=self.directory.session))

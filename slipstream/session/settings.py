@@ -90,13 +90,14 @@ def on_cores(cores: int, slot_trials: int) -> dict[str, int]:
     return {"in_flight": searches + math.ceil(_IN_HAND * cores / slot_trials), "searches": searches}
 
 
-_FEWEST_ON_GPU = 6  # a program runs in some 20 ms there, while others are built
+# A GPU runs a program in some 20 ms, while others are built: this much keeps it busy, however many cores there are.
+_SLOTS_ON_GPU, _MOST_SEARCHES_ON_GPU = 6, 4
 
 
-def on_gpu(cores: int, slot_trials: int) -> dict[str, int]:
+def on_gpu(cores: int) -> dict[str, int]:
     """What differs on a GPU whose programs are built and searched for on so many cores (0: unknown)."""
-    here = on_cores(cores, slot_trials) if cores else {}
-    return {**here, "in_flight": max(_FEWEST_ON_GPU, here.get("in_flight", 0))}
+    searches = min(max(1, math.ceil(cores / _CORES_A_SEARCH)), _MOST_SEARCHES_ON_GPU)
+    return {"in_flight": _SLOTS_ON_GPU + searches // 2, "searches": searches}
 
 
 # A fleet builds and runs more at a time than one operator has programs for.
@@ -145,7 +146,7 @@ def make_settings(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingsError(f"a seed is a whole number from 0, not {seed!r}")
     slot_trials, cores = EFFORTS[effort]["slot_trials"], 0 if deterministic else cores
-    here = on_gpu(cores, slot_trials) if gpu else on_cores(cores, slot_trials) if cores else {}
+    here = on_gpu(cores) if gpu else on_cores(cores, slot_trials) if cores else {}
     needed = ON_FLEET if fleet else here
     basis = replace(Settings(seed=seed, deterministic=deterministic), **needed)  # type: ignore[arg-type]
     settings = replace(basis, **EFFORTS[effort])  # type: ignore[arg-type]

@@ -23,7 +23,12 @@ def test_short_sessions_are_compared_with_the_long_one_of_the_same_seed() -> Non
     }
     assert to_long(result, WITH) == [1.0, 0.5]
     assert to_long(result, SHORT) == [2.0, 2.0]
-    assert numbers({"m": result}) == {f"m: {WITH} to long": "0.75", f"m: {SHORT} to long": "2.00"}
+    assert numbers({"m": result}) == {
+        f"m: {WITH} to long": "0.75",
+        f"m: {SHORT} to long": "2.00",
+        f"m: {WITH}, whole model to long": "1.00",
+        f"m: {SHORT}, whole model to long": "2.00",
+    }
     page = markdown({"m": result})
     assert "Distilled, each without the judged model: other." in page
     without = "| 30 (30 - 30) | 10 (10 - 10) | 8.00 (8.00 - 8.00) | 4.000 (4.000 - 4.000) | 2.000 (2.000 - 2.000)"

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
+from tvm import tirx
 
 import slipstream
 from slipstream.errors import BuildError
 from slipstream.graph import build
 from slipstream.graph.build import keeping_objects
+from slipstream.graph.operators import extract_operators
+from slipstream.graph.prepare import prepare
+from slipstream.machine.target import resolve_target
 from slipstream.processes.forked import ForkedCrashError, copies_at_work, side_by_side
+from slipstream.program.scheduled import schedule_with
+from slipstream.program.space import Space
 
 
 def test_the_library_is_the_same_however_many_build_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +68,20 @@ def test_what_two_models_share_is_built_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(build, "_object_of", _failing)
     with pytest.raises(BuildError):
         library("third")
+
+
+def test_default_programs_are_the_same_code_with_and_without_a_session() -> None:
+    target = resolve_target()
+    mod = prepare(slipstream.load_model("zoo:resnet18").module, target)[0]
+    spaces = [Space(one.key, one.func, target) for one in extract_operators(mod)]
+    assert any(space.default.sketch.form for space in spaces), "Winograd's method among them"
+    with_session = build.apply_programs(mod, target, schedule_with({s.key: s.default for s in spaces}, target))
+    assert codes(with_session) == codes(build.apply_programs(mod, target))
+
+
+def codes(mod: Any) -> dict[str, str]:
+    functions = {v.name_hint: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    return {name: str(tvm.ir.save_json(func)) for name, func in functions.items()}
 
 
 def test_results_come_in_order_and_the_first_error_cancels_the_rest() -> None:

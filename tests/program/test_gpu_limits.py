@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from slipstream.diffusion.posterior import Centre, Posterior
-from slipstream.program.decisions import IllegalDecisionError
+from slipstream.program.decisions import IllegalDecisionError, Tile
 from slipstream.program.gpu_limits import GpuLimits
 from slipstream.program.space import Program, Space
 from tests.gpu import operators, some_gpu
@@ -80,3 +83,22 @@ def test_the_default_program_has_no_trace_and_can_be_realized() -> None:
     assert realized is not None
     assert "blockIdx.x" in realized.module.script()
     assert space.default.decisions == ()
+
+
+def test_occupancy_counts_what_is_launched_and_what_the_device_holds_of_it() -> None:
+    gpu = some_gpu().gpu
+    assert gpu is not None
+    target = replace(some_gpu(), gpu=replace(gpu, multiprocessors=10))
+    space, rng = Space(operators()[0].key, operators()[0].func, target), np.random.default_rng(3)
+    for example, limits in _tiled(space):
+        drawn = [space.draw_decisions(example, rng) for _ in range(20)]
+        for row, decisions in zip(limits.occupancy(drawn), drawn, strict=True):
+            blocks, threads, virtual, sums, together, held, fills = 2.0 ** row[:7]
+            usage = limits.usage(decisions)
+            assert (threads, virtual) == pytest.approx((usage.threads, usage.virtual_threads))
+            outputs = math.prod(p.extent for p in limits.points if isinstance(p, Tile) and p.parts == 5)
+            assert blocks * threads * sums == pytest.approx(outputs)
+            assert together == pytest.approx(blocks * threads)
+            assert held * threads <= 2048.1
+            assert fills == pytest.approx(blocks / 10 / max(1, math.floor(held + 1e-9)))
+            assert 0 < row[7] <= 1

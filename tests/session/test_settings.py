@@ -56,7 +56,7 @@ def test_what_keeps_slots_one_after_the_other() -> None:
     assert make_settings(cores=16, others={"in_flight": 1}).in_flight == 1
 
 
-@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(0, 6, 1), (2, 6, 1), (8, 6, 2), (16, 8, 4)])
+@pytest.mark.parametrize(("cores", "in_flight", "searches"), [(0, 6, 1), (2, 6, 1), (8, 7, 2), (16, 8, 4), (128, 8, 4)])
 def test_a_gpu_has_more_slots_and_searches_keep_up_with_the_cores_that_build(
     cores: int, in_flight: int, searches: int
 ) -> None:
