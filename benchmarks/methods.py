@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for model, sketches in sessions:
         folder, runs = _folder(options, model, sketches), sessions[model, sketches]
         with on_cores(lanes[0]):  # programs are for as many threads as a run had cores
-            held = HeldPrograms.of(model, runs, own_sketches=sketches == "own", target=resolve_target(options.target))
+            held = HeldPrograms.of(model, runs, own_sketches=sketches == "own", target=resolve_target("cpu"))
             found = {
                 "operators": held.operators,
                 "seconds": held.time_again(options.retimings, options.seed, lanes[: options.retiming_lanes]),

@@ -31,7 +31,6 @@ _PICKED = 2
 _FEWEST_TO_RANK = 12
 _FEWEST_OTHERS = 4
 _SLOWEST = 0.05  # of the fastest; failures count as that
-_SLOWEST = 0.05  # of the fastest; failures count as that
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
