@@ -11,15 +11,19 @@ close to the best that a minute of search shows little but noise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.ablation_picture import picture
 from benchmarks.ablation_table import WHOLE, markdown, numbers
 from benchmarks.lanes import in_lanes, lanes_argument
 from benchmarks.runner import run
 from slipstream.errors import SlipstreamError
+from slipstream.machine.target import resolve_target
+
+if TYPE_CHECKING:
+    from benchmarks.ended_session import EndedSession
 
 __all__ = ["arguments", "markdown", "measure", "numbers", "picture"]
 
@@ -62,6 +66,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each run")
     parser.add_argument("--own-sketches", action="store_true", help="on a CPU all variants have them, as users do")
     lanes_argument(parser)
+    parser.add_argument(
+        "--retimings", type=int, default=0, help="afterwards time what was held after equally many programs, in turns"
+    )
     parser.add_argument("--variants", help="names with commas between [all that make a difference on the target]")
 
 
@@ -82,6 +89,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     about = {"budget": options.budget, "lanes": options.lanes}
     results = {model: {**about, "runs": {name: {} for name in names}} for model in options.models}
 
+    sessions: dict[str, dict[tuple[str, str], EndedSession]] = {model: {} for model in options.models}
+
     def tune(one: tuple[int, str, str], cores: Sequence[int]) -> dict[str, Any] | None:
         seed, model, name = one
         folder = options.work / f"{model}{on}".replace(", ", " ").replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
@@ -93,6 +102,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             print(error, flush=True)  # one failure must not discard the others
             return None
         print(f"{model}, {name}, seed {seed}: {ended.history.latency * 1e3:.2f} ms", flush=True)
+        sessions[model][name, str(seed)] = ended
         return ended.to_json()
 
     wanted = list(product(range(options.seed, options.seed + options.seeds), options.models, names))
@@ -100,6 +110,41 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         if row is not None:
             results[model]["runs"][name][str(seed)] = row
             yield f"{model}{on}", results[model]
+    for model in options.models if options.retimings else ():
+        spaces = {"own_sketches": not scratch or WITH_OURS in names, "target": resolve_target(options.target)}
+        for (name, seed), latencies in time_again(model, sessions[model], options, spaces).items():
+            results[model]["runs"][name][seed]["held"] = latencies
+        yield f"{model}{on}", results[model]
+
+
+def time_again(
+    model: str, sessions: Mapping[tuple[str, str], EndedSession], options: argparse.Namespace, spaces: Mapping[str, Any]
+) -> dict[tuple[str, str], dict[str, float]]:
+    """What each session's model took after as many programs as the session beside it had, by their number: from times
+    of all these programs in turns, whatever the sessions believed."""
+    from benchmarks.held_programs import HeldPrograms, held_after
+
+    counts: dict[tuple[str, str], set[int]] = {}
+    for (name, seed), ended in sessions.items():
+        if (whole := sessions.get((WHOLE, seed))) is not None and name != WHOLE:
+            least = min(len(ended.trials), len(whole.trials))
+            for side in (name, WHOLE):
+                counts.setdefault((side, seed), set()).add(least)
+    held = HeldPrograms.of(model, {}, **spaces)
+    numbers = {
+        (one, count): {key: held.number(program) for key, program in held_after(sessions[one], count).items()}
+        for one, some in counts.items()
+        for count in some
+    }
+    seconds = held.time_again(options.retimings, options.seed)
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (one, count), programs in numbers.items():
+        times = {key: seconds[key][number] for key, number in programs.items()}
+        # A program that fails now counts as the slowest.
+        slowest = {key: max((s for s in seconds[key] if s is not None), default=0.0) for key in programs}
+        latency = sum(held.known[key].weight * (times[key] or slowest[key]) for key in programs)
+        found.setdefault(one, {})[str(count)] = latency
+    return found
 
 
 if __name__ == "__main__":

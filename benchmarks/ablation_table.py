@@ -25,7 +25,11 @@ def time_to(run: Mapping[str, Any], latency: float) -> float:
 
 
 def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
-    """The ratio of both after equally many programs that ran, independent of the machine's speed."""
+    """The ratio of both after equally many programs that ran, independent of the machine's speed; from times measured
+    again afterwards, where there are any."""
+    if "held" in run and "held" in whole and run is not whole:
+        count = str(min(run["trials"], whole["trials"]))
+        return float(run["held"][count] / whole["held"][count])
     most = min(max((point[2] for point in side["curve"]), default=0) for side in (run, whole))
     both = [min((point[1] for point in side["curve"] if point[2] <= most), default=math.inf) for side in (run, whole)]
     return _ratio(*both)
@@ -33,8 +37,10 @@ def after_as_many(run: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
 
 def slower(run: Mapping[str, Any], whole: Mapping[str, Any], axis: int) -> float:
     """How many times as much one takes as the whole method to the latency that both have reached after as many trials:
-    seconds (axis 0) or programs that ran (axis 2).
+    seconds (axis 0) or programs that ran (axis 2). Not known where what they believed is not what counts.
     """
+    if "held" in run and "held" in whole:
+        return math.nan
     most = min(max(point[2] for point in side["curve"]) for side in (run, whole))
     curves = [[point for point in side["curve"] if point[2] <= most] for side in (run, whole)]
     if not all(curves):
@@ -76,10 +82,10 @@ def together(data: Mapping[str, Any]) -> list[str]:
         rows = []
         for name, pairs in pairs_of_all(data, on).items():
             found = worths(pairs)
-            if min(map(len, found)) >= _ENOUGH:
-                rows.append(
-                    [name, len(pairs), *("{:.2f} ({:.2f} - {:.2f})".format(*geometric_interval(v)) for v in found)]
-                )
+            if len(found[0]) >= _ENOUGH:
+                known = (geometric_interval(values) if len(values) >= _ENOUGH else None for values in found)
+                cells = ("{:.2f} ({:.2f} - {:.2f})".format(*one) if one else "" for one in known)
+                rows.append([name, len(pairs), *cells])
         if rows:
             models = [part.partition(" on ")[0] for part in models_on(data, on)]
             where = f"on {on}" if on else "on a CPU"

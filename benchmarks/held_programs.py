@@ -56,11 +56,11 @@ class HeldPrograms:
         for seconds, trial in sorted(_timed(ended), key=lambda pair: pair[0]):
             if trial.seconds < best.get(trial.operator, math.inf) and (program := ended.program(trial)) is not None:
                 best[trial.operator] = trial.seconds
-                found.append((round(seconds, 2), trial.operator, self._number(program)))
+                found.append((round(seconds, 2), trial.operator, self.number(program)))
         end = round(ended.seconds, 2)
-        return found + [(end, key, self._number(program)) for key, program in ended.winners.items() if program]
+        return found + [(end, key, self.number(program)) for key, program in ended.winners.items() if program]
 
-    def _number(self, program: Program) -> int:
+    def number(self, program: Program) -> int:
         """A new program of an operator gets the next number."""
         of_operator = self.programs.setdefault(program.operator, {})
         of_operator.setdefault(program.identity, program)
@@ -104,6 +104,15 @@ class HeldPrograms:
         realized = [(number, space.realize(program)) for number, program in enumerate(programs)]
         # All count as equal here: how fast they are is what is measured.
         return [Measurement(Candidate(key, r.text, str(number)), samples=(1.0,)) for number, r in realized if r]
+
+
+def held_after(ended: EndedSession, trials: int) -> dict[str, Program]:
+    """The program that a session held as the best of each operator when so many had run."""
+    best: dict[str, Any] = {}
+    for _, trial in sorted(_timed(ended), key=lambda pair: pair[0])[:trials]:
+        if trial.operator not in best or trial.seconds < best[trial.operator].seconds:
+            best[trial.operator] = trial
+    return {key: program for key, trial in best.items() if (program := ended.program(trial)) is not None}
 
 
 def _default(programs: Mapping[Identity, Program]) -> int:

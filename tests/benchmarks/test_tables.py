@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 
 import pytest
@@ -89,6 +90,14 @@ def test_runs_of_different_pace_are_compared_after_as_many_trials():
     assert after_as_many(slow, fast) == 2.0 / 2.5
     assert after_as_many(fast, slow) == 2.5 / 2.0
     assert after_as_many({"curve": []}, fast) != after_as_many({"curve": []}, fast)  # nothing to compare: not a number
+
+
+def test_what_was_timed_again_counts_and_not_what_sessions_believed():
+    whole = {"curve": [(10.0, 4.0, 20)], "trials": 20, "held": {"20": 8.0, "15": 9.0}}
+    without = {"curve": [(10.0, 2.0, 15)], "trials": 15, "held": {"15": 10.0}}
+    assert after_as_many(without, whole) == 10.0 / 9.0
+    assert after_as_many(whole, whole) == 1.0
+    assert math.isnan(slower(without, whole, 2))
 
 
 def _run(pace: float, latencies: list[float]) -> dict[str, object]:
