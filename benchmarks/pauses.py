@@ -77,12 +77,15 @@ def _prepared(model: str, work: Path) -> dict[str, str]:
     compiled = work / model / "untuned"
     if not compiled.exists():
         slipstream.compile(f"zoo:{model}", compiled)
-    return {**model_files(model, work / model / "files"), "compiled": str(compiled)}
+    return {**model_files(model, work / model / "files"), "compiled": str(compiled), "work": str(work)}
 
 
 def _in_turns(side: str, files: Mapping[str, str], threads: int, rounds: int, seed: int) -> dict[str, list[float]]:
     """The median of every round, by kind of pause; in this process, which has done nothing else."""
-    call = _open_ours(files, threads) if side == "slipstream" else _open_onnx(files, threads)
+    from benchmarks.rivals.sides import load
+
+    job = {"name": side, "setting": "", "directory": files["compiled"], "threads": threads, "options": files}
+    call, _ = load(job, dict(np.load(files["feeds"])))()
     for _ in range(_CALLS):
         call()
     rng = np.random.default_rng(seed)
@@ -97,24 +100,6 @@ def _in_turns(side: str, files: Mapping[str, str], threads: int, rounds: int, se
                 taken.append(time.perf_counter() - began)
             found[name].append(median(taken[1:]))  # the first of a block follows another kind of pause
     return found
-
-
-def _open_ours(files: Mapping[str, str], threads: int) -> Callable[[], Any]:
-    from slipstream.artifact.loaded import load
-
-    feeds = dict(np.load(files["feeds"]))
-    compiled = load(files["compiled"], threads=threads)
-    return lambda: compiled(feeds)
-
-
-def _open_onnx(files: Mapping[str, str], threads: int) -> Callable[[], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(files["model"], options, providers=["CPUExecutionProvider"])
-    feeds = dict(np.load(files["feeds"]))
-    return lambda: session.run(None, feeds)
 
 
 def markdown(parts: Mapping[str, Any]) -> str:
